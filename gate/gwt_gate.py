@@ -1,0 +1,1608 @@
+"""Give every program on this machine one common pace towards a website that blocks who asks too often.
+
+Scripts and agents ("lanes") ask the gate for leave before each request; it gives out one slot at a time to all of
+them together, slows down hard when the site says "too fast", speeds up slowly while all is quiet, and says why
+whenever it says no. Shell scripts use the program `gwt-gate` beside this file, Python lanes the class `Gate`:
+
+    gate = Gate('~/.cache/gwt-gate/www.example.org')
+    gate.wait('my-lane')          # returns when this lane may send one request
+    gate.hit('my-lane', '429')    # the site said "too fast": everybody slows down and pauses
+
+There is no daemon. The processes meet in the gate directory:
+
+    lock         the flock that every read and write of the state takes
+    state.json   pace, pause, queue: replaced as a whole, never changed in place
+    calls.log    one line per event, for people
+
+The file reads from top to bottom: words and values, the state, the rules (pure functions of state, settings and
+time), the directory, the clock, `Gate` with one method per verb, other programs, walls, profiles, tokens.
+"""
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import re
+import stat
+import sys
+import time
+
+try:
+    import fcntl
+except ImportError:
+    raise ImportError('gwt-gate needs flock, which macOS and Linux have and Windows has not') from None
+
+TYPE_CHECKING = False  # the name that type checkers know; importing `typing` would make every call dearer
+if TYPE_CHECKING:
+    import subprocess
+    from typing import Any, Callable, ClassVar, Iterable
+
+    Waiter = dict[str, Any]
+    Window = tuple[int, float, str]
+
+__all__ = ['PARKED', 'Gate', 'GateError', 'Paused', 'challenge', 'load_profile', 'reread_token']
+__version__ = '1.0.0'
+
+PARKED = math.inf  # Paused.left while only a person or a new session can open the gate: there is no timer
+
+STEP_UP = 3.0  # a hit multiplies the gap by this
+STEP_DOWN = 0.8  # a quiet hour multiplies it by this: one hit takes about five quiet hours to forget
+CLAIM_GAPS = 1.5  # a priority lane keeps its claim for so many gaps after a call: time to read the answer
+GRACE_S = 1.0  # how long a free slot waits for the lane whose turn it is
+LOOK_S = 1.0  # a waiting lane looks at the state at least this often, to notice a pause or a parking
+LATE_GAPS = 0.1  # a slot handed over later than this part of the gap would come too close to the next one
+LATE_S = 0.1  # but a busy machine needs this long now and then, however small the gap
+LOCK_TIMEOUT_S = 30.0  # real seconds; whoever holds the lock that long has been stopped, not slow
+NOTICE_TIMEOUT_S = 30.0  # real seconds; a dialog that waits for a click has told somebody by then
+LONGEST_BLOCK_S = 366 * 86400.0  # a longer one is a slip of the keyboard
+LONGEST_RETRY_AFTER_S = 30 * 86400.0  # sites do send absurd values
+HOUR_S = 3600.0
+TEXT_LIMIT = 2000  # characters of a text that the state and a notice keep
+LINE_LIMIT = 500  # characters of a text in a log line or a message
+FILE_LIMIT = 4 << 20  # bytes of a file from outside that are looked at
+STATE_LIMIT = 16 << 20  # bytes; a larger state.json is not ours
+TAIL_BYTES = 128 << 10  # ten log lines at their longest fit in
+NO_REASON = '(no reason given)'
+
+
+class GateError(Exception):
+    """The gate cannot do its work (unusable directory, damaged state): nobody gets a slot."""
+
+
+class DamagedState(GateError):
+    """state.json holds something that no gate wrote; only `clear` goes past it."""
+
+
+class Paused(Exception):
+    """No slot now: do other work. `left` is in seconds (PARKED: no timer), `why` the reason."""
+
+    def __init__(self, left: float, why: str, text: str) -> None:
+        super().__init__(text)
+        self.left = left
+        self.why = why
+
+
+class BadSetting(ValueError):
+    """A setting that cannot be used. `field` is its Python name, `label` what the user wrote, `problem` the rest."""
+
+    def __init__(self, field: str, problem: str, label: str = '') -> None:
+        self.field, self.label, self.problem = field, label or field, problem
+        super().__init__('%s %s' % (self.label, problem))
+
+
+# --- Texts and numbers from outside ---------------------------------------------------------------------------------
+
+
+def one_line(text: str, limit: int = LINE_LIMIT) -> str:
+    """Return `text` without anything that could break a line or drive a terminal, at most `limit` characters."""
+    text = text[:limit]
+    if not text.isprintable():
+        text = ''.join(c if c.isprintable() else c.encode('unicode_escape').decode('ascii') for c in text)
+    return text[:limit]
+
+
+def required(value: object, name: str) -> str:
+    """Return a name that must be there, cut at TEXT_LIMIT; ValueError without one."""
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError('%s must be a text that is not empty' % name)
+    return value[:TEXT_LIMIT]
+
+
+def reason(why: object) -> str:
+    """Return the text of a report, which is never refused over its wording."""
+    text = '' if why is None else str(why)
+    return text[:TEXT_LIMIT] if text.strip() else NO_REASON
+
+
+def to_bytes(text: str) -> bytes:
+    """Encode for the operating system; bytes that came in as surrogates leave as the same bytes."""
+    try:
+        return text.encode('utf-8', 'surrogateescape')
+    except UnicodeEncodeError:  # half a surrogate pair, from somebody's JSON
+        return text.encode('utf-8', 'backslashreplace')
+
+
+def parse_number(text: str) -> int | float:
+    """Read a number in plain ASCII notation; ValueError for the other things that int and float take (1_0, ٣)."""
+    text = text.strip()
+    if not text.isascii() or '_' in text:
+        raise ValueError('not a number')
+    return int(text) if text.isdigit() and len(text) < 300 else float(text)
+
+
+def utc(moment: float) -> str:
+    """Return a Unix time as 2026-11-30T12:00:00Z; what no calendar holds becomes its first or last second."""
+    return time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime(min(max(moment, 0.0), 253402300799.0)))
+
+
+def seconds_left(until: float, now: float) -> float:
+    """Return the seconds to go, never negative, without the dust that subtracting two Unix times leaves."""
+    return max(0.0, round(until - now, 6))
+
+
+def whole(seconds: float) -> int:
+    """Return seconds rounded up, bounded so that no setting can make it overflow."""
+    return math.ceil(round(min(seconds, 1e15), 6))
+
+
+def brief(number: float) -> str:
+    """Return 60.0 as 60 and 2678400.0 as 2678400."""
+    return '%.10g' % number
+
+
+def gap_text(gap_s: float) -> str:
+    """Return the gap as log lines show it: one decimal, below 1 s three."""
+    return '%.*f' % (1 if gap_s >= 1 else 3, gap_s)
+
+
+def say(text: str) -> None:
+    """Write one line to stderr. A closed stderr must not cost a lane its slot or lose a report."""
+    try:
+        print('gwt-gate: ' + text, file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        pass
+
+
+# --- Settings -------------------------------------------------------------------------------------------------------
+
+
+class Limit:
+    """What a site publishes: at most `per_hour` requests in any hour, `burst` in any `cooldown` seconds.
+
+    `windows` has one (requests, seconds, sentence) for each. A cooldown alone means one request (a Crawl-delay).
+    Raises BadSetting for a number that cannot be one, and for a burst without a cooldown.
+    """
+
+    def __init__(self, per_hour: object = None, burst: object = None, cooldown: object = None) -> None:
+        self.per_hour = None if per_hour is None else check_whole('per_hour', per_hour)
+        self.burst = None if burst is None else check_whole('burst', burst)
+        self.cooldown = None if cooldown is None else check_number('cooldown', cooldown)
+        if self.burst is not None and self.cooldown is None:
+            raise BadSetting('burst', 'needs a cooldown: the seconds in which so many requests are allowed')
+        windows: list[Window] = []
+        if self.cooldown is not None:
+            requests = self.burst or 1
+            windows.append((requests, self.cooldown, 'the site allows %d request%s every %s s' % (
+                requests, '' if requests == 1 else 's', brief(self.cooldown))))
+        if self.per_hour is not None:
+            windows.append((self.per_hour, HOUR_S, 'the site allows %d request%s an hour' % (
+                self.per_hour, '' if self.per_hour == 1 else 's')))
+        self.windows = tuple(windows)
+
+
+def check_number(field: str, value: object, zero: bool = False, infinite: bool = False) -> float:
+    """Return `value` as a float above 0 (or also 0, or infinite); BadSetting otherwise."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise BadSetting(field, 'must be a number, not %r' % (value,))
+    if not (value > 0 or (zero and value == 0)) or not (value < 1e300 or (infinite and value == math.inf)):
+        raise BadSetting(field, 'must be a %snumber %s, not %s' % (
+            '' if infinite else 'finite ', 'of 0 or more' if zero else 'above 0', one_line(str(float_or(value)), 40)))
+    return float(value)
+
+
+def check_whole(field: str, value: object) -> int:
+    """Return `value` as an int of 1 or more; BadSetting otherwise."""
+    number = check_number(field, value)
+    if number != int(number):
+        raise BadSetting(field, 'must be a whole number of 1 or more, not %s' % value)
+    return int(number)
+
+
+def float_or(value: int | float) -> float | str:
+    """Return a number in a form that is short enough to print."""
+    return value if value < 1e300 else 'a number that large' if value < math.inf else value
+
+
+SETTINGS = {  # name: (default, placeholder, meaning); the flag is --name, the variable GWT_GATE_NAME
+    'start': (15.0, 'S', 'first gap, in seconds'),
+    'floor': (8.0, 'S', 'smallest gap'),
+    'ceil': (60.0, 'S', 'largest gap'),
+    'step_after': (3600.0, 'S', 'quiet seconds before the gap shrinks'),
+    'pause': (1200.0, 'S', 'pause of all lanes on a hit'),
+    'remember': (0.0, 'S', 'how long the pace of a hit is not tried again, 0 is off'),
+    'max_wait': (120.0, 'S', 'longest pause that wait sleeps through'),
+    'share': (3, 'N', 'priority calls in a row before a slot is open to all'),
+    'priority': ((), 'LANES', 'lanes that go first, separated by commas or spaces'),
+    'per_hour': (None, 'N', 'requests that the site allows in an hour'),
+    'burst': (None, 'N', 'requests that the site allows in --cooldown seconds'),
+    'cooldown': (None, 'S', 'see --burst; without it one request'),
+}
+LIMITS = ('per_hour', 'burst', 'cooldown')
+MAY_BE_ZERO = ('pause', 'remember', 'max_wait')
+
+
+class Settings:
+    """The numbers that the rules go by. `given` holds what was set; None and what is missing get the default."""
+
+    def __init__(self, given: dict[str, Any]) -> None:
+        def setting(name: str) -> Any:
+            return SETTINGS[name][0] if given.get(name) is None else given[name]
+
+        def number(name: str) -> float:
+            return check_number(name, setting(name), zero=name in MAY_BE_ZERO, infinite=name == 'max_wait')
+
+        self.start, self.floor, self.ceil = number('start'), number('floor'), number('ceil')
+        self.step_after, self.pause, self.remember = number('step_after'), number('pause'), number('remember')
+        self.max_wait = number('max_wait')
+        if self.floor > self.ceil:
+            if given.get('floor') is not None and given.get('ceil') is not None:
+                raise BadSetting('floor', 'must not be above the ceil of %s' % brief(self.ceil))
+            # the one that was given counts, the other's default gives way
+            self.floor = self.ceil = self.floor if given.get('floor') is not None else self.ceil
+        self.share = check_whole('share', setting('share'))
+        self.limit = Limit(*(given.get(name) for name in LIMITS))
+        priority = setting('priority')
+        if isinstance(priority, str):
+            priority = priority.replace(',', ' ').split()
+        try:
+            self.priority = frozenset(priority)
+        except TypeError:
+            self.priority = frozenset([None])
+        if not all(isinstance(lane, str) for lane in self.priority):
+            raise BadSetting('priority', 'must be lane names, not %r' % (priority,))
+
+
+# --- The state ------------------------------------------------------------------------------------------------------
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and type(value) is not bool and -1e300 < value < 1e300
+
+
+def is_length(value: object) -> bool:
+    return is_number(value) and value >= 0  # type: ignore[operator]
+
+
+def is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < 1 << 62  # type: ignore[operator]
+
+
+def is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def is_object(**fields: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """Return a check for a JSON object that has these fields (and maybe others)."""
+    return lambda value: isinstance(value, dict) and all(
+        name in value and check(value[name]) for name, check in fields.items())
+
+
+def is_list(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(map(check, value))
+
+
+def maybe(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: value is None or check(value)
+
+
+class State:
+    """What state.json holds. Names in _at and _until are Unix seconds, names in _s durations in seconds."""
+
+    gap_s: float  # seconds between two slots
+    boot: dict[str, Any] | None  # ties the clock that runs since boot to Unix time: id, offset_s
+    last_call_at: float | None
+    last_call_gap_s: float | None  # the gap that was in force then
+    calls_at: list[float]  # calls made under a limit, oldest first, no more than the limit needs
+    quiet_since: float | None  # where the count towards the next step down starts; ahead of now during a block
+    pause: dict[str, Any] | None  # until, length_s, why
+    last_hit: str
+    too_fast: list[dict[str, float]]  # remembered hits: gap_s, at
+    queue: list[Waiter]  # ticket, lane, priority; by ticket
+    next_ticket: int
+    claim: dict[str, float] | None  # of the priority lanes on the next slot: until, length_s
+    priority_run: int  # priority calls since an ordinary lane was served
+    human: dict[str, Any] | None  # a parking: lane, what, url, when, and at, probe_at, reminded_at
+    expired: dict[str, dict[str, Any]]  # signed-out accounts: lane, why, session, when, mtime_ns
+
+    CHECKS: ClassVar[dict[str, Callable[[Any], bool]]] = {
+        'gap_s': lambda value: is_number(value) and value > 0,
+        'boot': maybe(is_object(id=is_text, offset_s=is_number)),
+        'last_call_at': maybe(is_number),
+        'last_call_gap_s': maybe(is_number),
+        'calls_at': is_list(is_number),
+        'quiet_since': maybe(is_number),
+        'pause': maybe(is_object(until=is_number, length_s=is_length, why=is_text)),
+        'last_hit': is_text,
+        'too_fast': is_list(is_object(gap_s=is_number, at=is_number)),
+        'queue': is_list(is_object(ticket=is_count, lane=is_text, priority=lambda value: type(value) is bool)),
+        'next_ticket': is_count,
+        'claim': maybe(is_object(until=is_number, length_s=is_length)),
+        'priority_run': is_count,
+        'human': maybe(is_object(lane=is_text, what=is_text, url=is_text, when=is_text, at=is_number,
+                                 probe_at=maybe(is_number), reminded_at=maybe(is_number))),
+        'expired': lambda value: isinstance(value, dict) and all(map(is_object(
+            lane=is_text, why=is_text, session=is_text, when=is_text,
+            mtime_ns=maybe(lambda ns: type(ns) is int)), value.values())),
+    }
+
+    def __init__(self, gap_s: float) -> None:
+        self.gap_s = gap_s
+        self.boot = self.last_call_at = self.last_call_gap_s = self.quiet_since = None
+        self.pause = self.claim = self.human = None
+        self.last_hit = ''
+        self.calls_at, self.too_fast, self.queue, self.expired = [], [], [], {}
+        self.next_ticket = self.priority_run = 0
+
+    @classmethod
+    def from_json(cls, text: str, start_s: float) -> State:
+        """Read a state; a missing key has its default, an unknown one rides along. DamagedState says what is wrong."""
+        try:
+            data = json.loads(text, parse_constant=lambda name: 1 / 0)
+        except (ValueError, ZeroDivisionError, RecursionError):
+            raise DamagedState('it is not JSON') from None
+        if not isinstance(data, dict):
+            raise DamagedState('it is not a JSON object')
+        for name, check in cls.CHECKS.items():
+            if name in data and not check(data[name]):
+                raise DamagedState('"%s" has a value that it cannot have' % name)
+        state = cls(start_s)
+        state.__dict__.update(data)
+        return state
+
+    def to_json(self) -> str:
+        return json.dumps(self.__dict__, allow_nan=False) + '\n'
+
+
+# --- The rules: functions of state, settings and time ---------------------------------------------------------------
+# They touch no file and no clock. Those that change the state say so; the caller holds the lock.
+
+
+def after(moment: float, seconds: float) -> float:
+    """Return the first time that a float can hold which is not less than `seconds` after `moment`."""
+    due = moment + seconds
+    return due if due - moment >= seconds else due * (1 + 2.0 ** -52)
+
+
+def settle(state: State, now: float) -> None:
+    """Change the state so that it holds nothing that cannot be: cut times to come, drop a pause that has ended.
+
+    A clock that jumped back leaves times ahead of now. Whatever they stand for lasts at most as long as it was
+    meant to last, counted from now.
+    """
+    for timed in (state.pause, state.claim):
+        if timed:
+            timed['until'] = min(timed['until'], now + timed['length_s'])
+    if state.pause and state.pause['until'] <= now:
+        state.pause = None
+    if state.last_call_at is not None:
+        state.last_call_at = min(state.last_call_at, now)
+    if state.calls_at and state.calls_at[-1] > now:
+        state.calls_at = [min(at, now) for at in state.calls_at]
+    if state.quiet_since is not None:  # only a block that still runs may put it ahead
+        state.quiet_since = min(state.quiet_since, state.pause['until'] if state.pause else now)
+    for remembered in state.too_fast:
+        remembered['at'] = min(remembered['at'], now)
+    if state.human:
+        for name in ('at', 'probe_at', 'reminded_at'):
+            if state.human[name] is not None:
+                state.human[name] = min(state.human[name], now)
+
+
+def prolong(state: State, now: float, length_s: float, why: str) -> bool:
+    """Change the pause to one of `length_s` from now if that ends later than the running one; return whether."""
+    until = now + length_s
+    if until <= (state.pause['until'] if state.pause else now):
+        return False
+    state.pause = {'until': until, 'length_s': length_s, 'why': why}
+    return True
+
+
+def slow_down(state: State, settings: Settings, now: float, when: str, why: str) -> None:
+    """Change the gap as a hit does: tripled, at most to `ceil`; the quiet count starts again."""
+    if settings.remember > 0 and state.last_call_gap_s is not None:
+        # ten reports of one wall are one memory: its gap, from the last report on
+        state.too_fast = [r for r in state.too_fast
+                          if now < r['at'] + settings.remember and r['gap_s'] > state.last_call_gap_s]
+        state.too_fast.append({'gap_s': state.last_call_gap_s, 'at': now})
+    state.gap_s = max(state.gap_s, min(settings.ceil, STEP_UP * state.gap_s))
+    state.last_hit = '%s %s' % (when, why)
+    state.quiet_since = max(now, state.quiet_since or now)
+
+
+def not_below(state: State, settings: Settings, now: float) -> float:
+    """Return the largest gap that a hit is remembered for at `now`, 0 without one."""
+    return max((r['gap_s'] for r in state.too_fast if now < r['at'] + settings.remember), default=0.0)
+
+
+def speed_up(state: State, settings: Settings, now: float) -> list[float]:
+    """Change the gap by the steps down that are due; return the gap after each."""
+    taken: list[float] = []
+    if state.human or state.quiet_since is None:
+        return taken
+    while now >= state.quiet_since + settings.step_after:
+        step_at = state.quiet_since + settings.step_after
+        smaller = min(state.gap_s, max(settings.floor, STEP_DOWN * state.gap_s))
+        if smaller < state.gap_s and smaller > not_below(state, settings, step_at):
+            state.gap_s = smaller
+            taken.append(smaller)
+            state.quiet_since = step_at
+            continue
+        # no step now: go over all those that cannot be taken either, which are not made up for later
+        opens = now if smaller == state.gap_s else min(now, max(
+            r['at'] + settings.remember for r in state.too_fast if r['gap_s'] >= smaller))
+        skipped = max(1.0, (opens - state.quiet_since) // settings.step_after)
+        state.quiet_since = max(step_at, min(now, state.quiet_since + skipped * settings.step_after))
+        if opens == now:
+            break
+    return taken
+
+
+def end_parking(state: State, now: float) -> None:
+    """Change a parked state: the quiet count starts when the parking ends, or when a block that runs on does."""
+    state.human = None
+    state.quiet_since = max(now, state.quiet_since or now)
+
+
+def obstacles(state: State, settings: Settings) -> list[tuple[float, str]]:
+    """Return what the next slot of all lanes waits for: (end, reason) of the gap, the pause and each window."""
+    found = [(after(state.last_call_at, state.gap_s), 'gap')] if state.last_call_at is not None else []
+    if state.pause:
+        found.append((state.pause['until'], 'pause'))
+    for requests, seconds, sentence in settings.limit.windows:
+        if len(state.calls_at) >= requests:
+            found.append((after(state.calls_at[-requests], seconds), sentence))
+    return found
+
+
+def record_call(state: State, settings: Settings, now: float) -> None:
+    """Change the state for a call made now. Windows count only calls that were made under a limit."""
+    state.last_call_at = now
+    state.last_call_gap_s = state.gap_s
+    if settings.limit.windows:
+        state.calls_at.append(now)
+
+
+def forget_calls(state: State, settings: Settings, now: float) -> None:
+    """Change the list of calls: none that no window needs any more."""
+    windows = settings.limit.windows
+    while windows and state.calls_at and all(
+            len(state.calls_at) > requests or after(state.calls_at[0], seconds) <= now
+            for requests, seconds, _ in windows):
+        del state.calls_at[0]
+
+
+def requests_eta(state: State, settings: Settings, now: float, requests: int) -> float:
+    """Return the seconds until that many further slots have been given, by the rules that `ask` goes by.
+
+    Changes the state: it makes the calls.
+    """
+    moment = now
+    for _ in range(requests):
+        moment = max(obstacles(state, settings), default=(moment, ''))[0]
+        if moment < now:
+            moment = now
+        record_call(state, settings, moment)
+    return moment - now
+
+
+def refusal(state: State, settings: Settings, now: float, wall: float, account: str | None) -> Paused | None:
+    """Return why nobody, or nobody with this account, may wait now; None when waiting makes sense."""
+    if state.human:
+        return Paused(PARKED, state.human['what'], 'parked until a person clears it: %s%s' % (
+            one_line(state.human['what']), ' (%s)' % one_line(state.human['url']) if state.human['url'] else ''))
+    if account is not None and account in state.expired:
+        entry = state.expired[account]
+        text = 'account %s is signed out until its session file %s changes: %s' % (
+            one_line(account), one_line(entry['session']), one_line(entry['why']))
+        return Paused(PARKED, text, text)
+    for until, obstacle in sorted(obstacles(state, settings), key=lambda found: (found[1] != 'pause', -found[0])):
+        left = seconds_left(until, now)
+        if obstacle != 'gap' and left > settings.max_wait:
+            why = state.pause['why'] if state.pause and obstacle == 'pause' else obstacle
+            return Paused(left, why, 'paused for %d s (until %s): %s' % (whole(left), utc(wall + left), one_line(why)))
+    return None
+
+
+def line_up(state: State, share: int) -> list[Waiter]:
+    """Return the waiting lanes in the order in which they will be served."""
+    priority = [waiter for waiter in state.queue if waiter['priority']]
+    ordinary = [waiter for waiter in state.queue if not waiter['priority']]
+    line: list[Waiter] = []
+    run = state.priority_run
+    while priority and ordinary:
+        if run >= share:
+            line.append(ordinary.pop(0))
+            run = 0
+        else:
+            line.append(priority.pop(0))
+            run += 1
+    return line + priority + ordinary
+
+
+def free_at(state: State, settings: Settings, waiter: Waiter) -> tuple[float, str]:
+    """Return from when on the next slot is free for this lane, were it the first in line, and what it waits for."""
+    found = obstacles(state, settings)
+    if state.claim and not waiter['priority'] and state.priority_run < settings.share:
+        found.append((state.claim['until'], 'claim of a priority lane'))
+    return max(found, default=(-math.inf, ''))
+
+
+def queue_up(state: State, waiter: Waiter) -> None:
+    """Change the queue: the lane stands in it, at the end if it is new, else at its old place."""
+    if waiter['ticket'] is None:
+        waiter['ticket'] = state.next_ticket
+    state.next_ticket = max(state.next_ticket, waiter['ticket'] + 1)  # a new directory counts from 0 again
+    if waiter not in state.queue:
+        state.queue.append(dict(waiter))
+        state.queue.sort(key=lambda other: other['ticket'])
+
+
+def leave_queue(state: State, waiter: Waiter) -> None:
+    """Change the queue: the lane gives its place up."""
+    state.queue = [other for other in state.queue if other != waiter]
+
+
+class Wait:
+    """No slot yet: `look_at` is when to ask again, `left_s` how long it takes at the least, `why` what for."""
+
+    def __init__(self, look_at: float, left_s: float, why: str) -> None:
+        self.look_at, self.left_s, self.why = look_at, left_s, why
+
+
+def ask(state: State, settings: Settings, now: float, wall: float, waiter: Waiter,
+        account: str | None) -> Wait | Paused | None:
+    """Decide what a lane gets: a slot (None; the state says so), a time to ask again, or a refusal.
+
+    The first in line gets the slot as soon as it is free. Has the slot been free for GRACE_S and the first has not
+    come, it was killed or stopped: whoever looks first takes the slot, and the queue is called anew. Those that
+    are alive come back at their next look, with their old ticket.
+    """
+    refused = refusal(state, settings, now, wall, account)
+    if refused:
+        leave_queue(state, waiter)
+        return refused
+    queue_up(state, waiter)
+    line = line_up(state, settings.share)
+    place = line.index(waiter)
+    due, why = free_at(state, settings, waiter)
+    if place:
+        first_due = free_at(state, settings, line[0])[0]
+        due = max(due, first_due + GRACE_S)
+    if now >= due:
+        if place:
+            state.queue = []
+        leave_queue(state, waiter)
+        record_call(state, settings, now)
+        forget_calls(state, settings, now)
+        if state.quiet_since is None:
+            state.quiet_since = now
+        if waiter['priority']:
+            state.priority_run += 1
+            length_s = CLAIM_GAPS * state.gap_s
+            state.claim = {'until': now + length_s, 'length_s': length_s}
+        else:
+            state.priority_run = 0
+        return None
+    if not place:
+        return Wait(due, due - now, why)
+    turn = max(first_due, now) + place * state.gap_s  # at the earliest: all those before it take one slot each
+    return Wait(min(due, turn), turn - now, '%d before it in the queue' % place)
+
+
+# --- The directory --------------------------------------------------------------------------------------------------
+
+
+def flush(fd: int) -> None:
+    """Have a file's content on the disk itself; macOS needs more than fsync for that."""
+    if hasattr(fcntl, 'F_FULLFSYNC'):
+        try:
+            fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+            return
+        except OSError:  # a file system that does not know it
+            pass
+    os.fsync(fd)
+
+
+def flush_directory(fd: int) -> None:
+    """Have a renamed or new entry on the disk itself."""
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # some network file systems have no such call and need none
+            raise
+
+
+def take_flock(fd: int, path: str, deadline: float) -> None:
+    """Take the exclusive flock on an open file; GateError when it is not to be had by `deadline` (monotonic)."""
+    pause = 0.0005
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # flock, not lockf: it must exclude flock(1) in a script
+            return
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise GateError('the lock in %s was not to be had for %d s: a process that holds it hangs or is stopped'
+                                % (one_line(path), LOCK_TIMEOUT_S)) from None
+        time.sleep(pause)
+        pause = min(2 * pause, 0.02)
+
+
+class Hold:
+    """The gate directory, locked: use it in `with`. Files are reached through the directory's descriptor, so that
+    all of one hold happens in one place. OSError inside becomes GateError.
+
+    With may_write=False nothing is created, and `missing` says that there is no directory; without a lock file
+    there is no writer to wait for.
+    """
+
+    def __init__(self, path: str, may_write: bool = True) -> None:
+        self.path, self.may_write, self.missing = path, may_write, False
+        self.directory = self.lock = -1
+
+    def __enter__(self) -> Hold:
+        deadline = time.monotonic() + LOCK_TIMEOUT_S
+        try:
+            while not self._enter_once(deadline):  # somebody put another directory or lock file in its place
+                self._close()
+                if time.monotonic() > deadline:
+                    raise GateError('%s: its lock file is replaced again and again' % one_line(self.path))
+        except BaseException as error:
+            self._close()
+            if isinstance(error, OSError):
+                raise self._unusable(error) from error
+            raise
+        return self
+
+    def _enter_once(self, deadline: float) -> bool:
+        try:
+            self.directory = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            if not self.may_write:
+                self.missing = True
+                return True
+            os.makedirs(self.path, 0o700, exist_ok=True)
+            parent = os.open(os.path.dirname(self.path), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                flush_directory(parent)
+            finally:
+                os.close(parent)
+            return False
+        try:
+            self.lock = self._open('lock', os.O_RDWR, create=self.may_write)
+        except PermissionError:  # flock needs no write access on a local disk
+            try:
+                self.lock = self._open('lock', os.O_RDONLY)
+            except PermissionError:
+                if self.may_write:
+                    raise
+                return True
+        except FileNotFoundError:  # a directory that is being removed, or one that can only be read
+            return not self.may_write
+        take_flock(self.lock, self.path, deadline)
+        try:
+            same = (os.path.samestat(os.fstat(self.lock), os.stat('lock', dir_fd=self.directory))
+                    and os.path.samestat(os.fstat(self.directory), os.stat(self.path)))
+        except FileNotFoundError:
+            same = False
+        if same:
+            # whoever removes the lock file while we hold it lets the next process in: this one cannot be removed
+            take_flock(self.directory, self.path, deadline)
+        return same
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._close()
+        if isinstance(error, OSError):
+            raise self._unusable(error) from error
+
+    def _close(self) -> None:
+        for fd in (self.directory, self.lock):
+            if fd >= 0:
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_UN)  # closing is not enough where a fork has left a copy of it
+                finally:
+                    os.close(fd)
+        self.directory = self.lock = -1
+
+    def _unusable(self, error: OSError) -> GateError:
+        name = error.filename
+        where = os.fsdecode(os.path.join(os.fsencode(self.path), os.fsencode(name))) if name else self.path
+        return GateError('cannot use %s: %s' % (one_line(where), error.strerror or error))
+
+    def replaced(self) -> bool:
+        """Say whether the directory is no longer where it was."""
+        try:
+            return not os.path.samestat(os.fstat(self.directory), os.stat(self.path))
+        except OSError:
+            return True
+
+    def _open(self, name: str, flags: int, create: bool = False) -> int:
+        """Open a regular file; a new one gets the directory's read and write bits, whatever the umask is."""
+        flags |= os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a FIFO must not hang us
+        try:
+            fd = os.open(name, flags, dir_fd=self.directory)
+        except FileNotFoundError:
+            if not create:
+                raise
+            try:
+                fd = os.open(name, flags | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=self.directory)
+            except FileExistsError:  # another process was faster
+                return self._open(name, flags)
+            self._adopt(fd)
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise OSError(errno.EINVAL, 'not a regular file', name)
+        return fd
+
+    def _adopt(self, fd: int) -> None:
+        directory = os.fstat(self.directory)
+        os.fchmod(fd, directory.st_mode & 0o666)
+        if os.geteuid() == 0:  # root once must not lock the owner out
+            os.fchown(fd, directory.st_uid, directory.st_gid)
+
+    def read_state(self) -> str | None:
+        """Return the text of state.json, None without one; DamagedState for what is no text file."""
+        if self.missing:
+            return None
+        try:
+            fd = self._open('state.json', os.O_RDONLY)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            if error.errno in (errno.EINVAL, errno.ELOOP, errno.ENXIO):
+                raise DamagedState('it is not a regular file') from None
+            raise
+        with open(fd, 'rb') as file:
+            data = file.read(STATE_LIMIT + 1)
+        if len(data) > STATE_LIMIT:
+            raise DamagedState('it is too large')
+        try:
+            return data.decode('utf-8')
+        except UnicodeDecodeError:
+            raise DamagedState('it is not UTF-8') from None
+
+    def write_state(self, text: str) -> None:
+        """Replace state.json as a whole; on disk when this returns, power cut or not."""
+        temporary = 'state.json.tmp'  # one fixed name: a kill leaves at most this, and the next write removes it
+        try:
+            os.unlink(temporary, dir_fd=self.directory)
+        except FileNotFoundError:
+            pass
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600,
+                     dir_fd=self.directory)
+        try:
+            data = text.encode('ascii')
+            while data:
+                data = data[os.write(fd, data):]
+            self._adopt(fd)
+            flush(fd)
+        finally:
+            os.close(fd)
+        os.rename(temporary, 'state.json', src_dir_fd=self.directory, dst_dir_fd=self.directory)
+        flush_directory(self.directory)
+
+    def put_state_aside(self) -> None:
+        """Keep a damaged state.json under another name; it stays in place until a new one replaces it."""
+        aside = 'state.json.damaged'
+        try:
+            os.unlink(aside, dir_fd=self.directory)
+        except FileNotFoundError:
+            pass
+        try:
+            os.link('state.json', aside, src_dir_fd=self.directory, dst_dir_fd=self.directory, follow_symlinks=False)
+        except OSError:  # a directory in its place, or a file system without links
+            os.rename('state.json', aside, src_dir_fd=self.directory, dst_dir_fd=self.directory)
+
+    def append(self, lines: Iterable[str]) -> None:
+        """Add lines to calls.log, each by one write; half a line that a kill left there stays on its own."""
+        lines = list(lines)
+        if not lines:
+            return
+        fd = self._open('calls.log', os.O_RDWR | os.O_APPEND, create=True)
+        try:
+            size = os.fstat(fd).st_size
+            torn = size > 0 and os.pread(fd, 1, size - 1) != b'\n'
+            for line in lines:
+                data = (b'\n' if torn else b'') + to_bytes(line) + b'\n'
+                if os.write(fd, data) != len(data):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), 'calls.log')
+                torn = False
+        finally:
+            os.close(fd)
+
+    def tail(self, count: int) -> list[str]:
+        """Return the last lines of calls.log, safe for a terminal; the cost does not depend on its length."""
+        if self.missing:
+            return []
+        try:
+            fd = self._open('calls.log', os.O_RDONLY)
+        except FileNotFoundError:
+            return []
+        try:
+            size = os.fstat(fd).st_size
+            data = os.pread(fd, TAIL_BYTES, max(0, size - TAIL_BYTES))
+        finally:
+            os.close(fd)
+        lines = data.split(b'\n')[1 if size > TAIL_BYTES else 0:-1]  # neither begun before nor cut off by a kill
+        texts = (line.replace(b'\0', b'').decode('utf-8', 'backslashreplace') for line in lines)
+        return [one_line(text, TAIL_BYTES) for text in texts if text][-count:]
+
+
+# --- The clock ------------------------------------------------------------------------------------------------------
+
+
+def read_boot_id() -> str:
+    """Return a name of this boot of the machine, '' where there is none."""
+    if sys.platform == 'darwin':
+        import ctypes
+        import ctypes.util
+        buffer = ctypes.create_string_buffer(64)
+        size = ctypes.c_size_t(len(buffer))
+        library = ctypes.CDLL(ctypes.util.find_library('c'))
+        failed = library.sysctlbyname(b'kern.bootsessionuuid', buffer, ctypes.byref(size), None, ctypes.c_size_t(0))
+        return '' if failed else buffer.value.decode('ascii', 'replace')
+    try:
+        with open('/proc/sys/kernel/random/boot_id', encoding='ascii') as file:
+            return file.read().strip()
+    except (OSError, ValueError):
+        return ''
+
+
+def read_since_boot() -> float:
+    """Return the seconds since boot, those spent asleep included."""
+    # plain monotonic stops while a Mac sleeps, and on Linux as well
+    return time.clock_gettime(time.CLOCK_MONOTONIC_RAW if sys.platform == 'darwin' else time.CLOCK_BOOTTIME)
+
+
+class SteadyClock:
+    """Unix time that nobody sets: the wall clock is read once per boot, from then on the time since boot counts.
+
+    The state carries what ties the two (`boot`), so that all processes have the same time. Without a boot id it is
+    the wall clock. `wall` is for people: log lines and messages.
+    """
+
+    def __init__(self, wall: Callable[[], float] = time.time, since_boot: Callable[[], float] = read_since_boot,
+                 boot_id: Callable[[], str] = read_boot_id) -> None:
+        self.wall, self._since_boot, self._boot_id = wall, since_boot, boot_id
+        self._id: str | None = None
+
+    def read(self, boot: dict[str, Any] | None) -> tuple[float, dict[str, Any] | None]:
+        """Return the time and what the state has to carry for it."""
+        if self._id is None:
+            self._id = self._boot_id()
+        if not self._id:
+            return self.wall(), None
+        elapsed = self._since_boot()
+        if boot is None or boot['id'] != self._id:
+            boot = {'id': self._id, 'offset_s': self.wall() - elapsed}
+        return elapsed + boot['offset_s'], boot
+
+
+class GivenClock:
+    """A clock that the caller brought, used as it is."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.wall = clock
+
+    def read(self, boot: dict[str, Any] | None) -> tuple[float, dict[str, Any] | None]:
+        return self.wall(), boot
+
+
+# --- The gate -------------------------------------------------------------------------------------------------------
+
+
+class Turn:
+    """One hold of the lock as a verb sees it: the state and the time, and the log lines that it wants written.
+
+    Lines of what opens the gate go into `opening` and are written before the state, all others into `closing` and
+    are written after it: if only one of the two can be written, the gate is left closed.
+    """
+
+    def __init__(self, state: State, now: float, wall: float) -> None:
+        self.state, self.now, self.wall = state, now, wall
+        self.opening: list[str] = []
+        self.closing: list[str] = []
+
+
+def expand(path: str) -> str:
+    """Return an absolute path with `~` expanded; ValueError where there is no home directory."""
+    if path == '~' or path.startswith('~/'):
+        home = os.environ.get('HOME')
+        if not home:
+            import pwd
+            try:
+                home = pwd.getpwuid(os.getuid()).pw_dir
+            except KeyError:
+                raise ValueError('there is no home directory (HOME is not set): name the path in full, not %s'
+                                 % path) from None
+        path = home + path[1:]
+    elif path.startswith('~'):
+        path = os.path.expanduser(path)
+        if path.startswith('~'):
+            raise ValueError('there is no such user as in %s' % one_line(path))
+    try:
+        return os.path.abspath(path)
+    except OSError as error:
+        raise ValueError('the current directory is gone (%s): name the path in full' % error.strerror) from None
+
+
+def file_mtime_ns(path: str) -> int | None:
+    """Return a file's modification time, None where it cannot be had."""
+    try:
+        return os.stat(to_bytes(path)).st_mtime_ns
+    except (OSError, ValueError):
+        return None
+
+
+class Gate:
+    """The one pace of all lanes that use the same directory.
+
+    `directory` is a str or a path, `~` is expanded. All settings are keywords; None means the default: seconds for
+    `start` (15), `floor` (8), `ceil` (60), `step_after` (3600), `pause` (1200), `remember` (0, off), `max_wait` (120)
+    and `cooldown` (none), whole numbers for `share` (3), `per_hour` and `burst` (none), lane names for `priority`.
+    `clock` and `sleep` are for tests. Raises ValueError for a setting that cannot be used. A Gate holds no file
+    between calls: threads may share it, and children after a fork.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str] | None = None, *, start: float | None = None,
+                 floor: float | None = None, ceil: float | None = None, step_after: float | None = None,
+                 pause: float | None = None, remember: float | None = None, max_wait: float | None = None,
+                 priority: str | Iterable[str] | None = None, share: int | None = None,
+                 per_hour: int | None = None, burst: int | None = None, cooldown: float | None = None,
+                 clock: Callable[[], float] | None = None, sleep: Callable[[float], object] = time.sleep) -> None:
+        self.settings = Settings({
+            'start': start, 'floor': floor, 'ceil': ceil, 'step_after': step_after, 'pause': pause,
+            'remember': remember, 'max_wait': max_wait, 'priority': priority, 'share': share, 'per_hour': per_hour,
+            'burst': burst, 'cooldown': cooldown})
+        path = os.fsdecode('~/.cache/gwt-gate' if directory is None else directory)
+        if not path or '\0' in path:
+            raise BadSetting('directory', 'must be a path, not %r' % path)
+        self.directory = expand(path)
+        self.site = os.path.basename(self.directory)
+        self._clock = SteadyClock() if clock is None else GivenClock(clock)
+        self._sleep = sleep
+
+    @classmethod
+    def from_env(cls, directory: str | os.PathLike[str] | None = None, *, profile: str | None = None,
+                 profiles: str | None = None, **settings: Any) -> Gate:
+        """Make a Gate whose settings, where none is given, come from the GWT_GATE_ variables.
+
+        Numbers may be given as text, as the variables have them. A profile's limits are used where nothing else sets
+        them. Raises ValueError as Gate and load_profile do, naming the variable.
+        """
+        labels = {}
+
+        def variable(name: str) -> str | None:
+            return os.environ.get('GWT_GATE_' + name) or None  # an empty variable counts as unset
+
+        for name in SETTINGS:
+            if settings.get(name) is None:
+                settings[name] = variable(name.upper())
+                labels[name] = 'GWT_GATE_' + name.upper()
+            if name != 'priority' and isinstance(settings[name], str):
+                try:
+                    settings[name] = parse_number(settings[name])
+                except ValueError:
+                    raise BadSetting(name, 'must be a number, not %r' % one_line(settings[name], 40),
+                                     labels.get(name, '')) from None
+        profile = profile or variable('PROFILE')
+        if profile:
+            for name, value in load_profile(profile, profiles or variable('PROFILES')).items():
+                if settings[name] is None:
+                    settings[name] = value
+        try:
+            return cls(directory if directory is not None else variable('DIR'), **settings)
+        except BadSetting as error:
+            raise BadSetting(error.field, error.problem, labels.get(error.field, error.label)) from None
+
+    def _change(self, decide: Callable[[Turn], Any], carried: str | None = None, mend: bool = False) -> Any:
+        """Lock, read, let `decide` change the state, write, log, unlock: in one hold. Return what `decide` returns.
+
+        `carried` is the state that counts where the directory is gone; with `mend` a damaged state is put aside.
+        """
+        while True:
+            hold = Hold(self.directory)
+            try:
+                with hold:
+                    return self._change_held(hold, decide, carried, mend)
+            except GateError as error:
+                gone = isinstance(error.__cause__, OSError) and error.__cause__.errno in (errno.ENOENT, errno.ESTALE)
+                if not gone or os.path.isdir(self.directory):
+                    raise  # else it was removed under us: go on in a new one
+
+    def _change_held(self, hold: Hold, decide: Callable[[Turn], Any], carried: str | None, mend: bool) -> Any:
+        damaged = False
+        before: str | None = None
+        try:
+            before = hold.read_state()
+            state = self._state_from(before or carried)
+        except DamagedState as damage:
+            if not mend:
+                raise self._explained(damage) from None
+            damaged = True
+            state = State(self.settings.ceil)
+        turn = self._turn(state)
+        if damaged:
+            state.last_call_at = turn.now  # nobody knows when the last one was
+        result = decide(turn)
+        stamp = utc(turn.wall)
+        hold.append('%s %s' % (stamp, line) for line in turn.opening)
+        text = state.to_json()
+        if text != before:
+            if damaged:
+                hold.put_state_aside()
+            hold.write_state(text)
+        hold.append('%s %s' % (stamp, line) for line in turn.closing)
+        return result
+
+    def _state_from(self, text: str | None) -> State:
+        return State(self.settings.start) if text is None else State.from_json(text, self.settings.start)
+
+    def _explained(self, damage: DamagedState) -> GateError:
+        return GateError('%s/state.json is damaged (%s), so nobody gets a slot: `gwt-gate clear REASON` puts it aside '
+                         'and starts again at the largest gap' % (one_line(self.directory), damage))
+
+    def _turn(self, state: State) -> Turn:
+        now, state.boot = self._clock.read(state.boot)
+        settle(state, now)
+        return Turn(state, now, self._clock.wall())
+
+    def _look(self) -> tuple[Turn, list[str]]:
+        """Return the state as it is now, and the last log lines, without writing or creating anything."""
+        with Hold(self.directory, may_write=False) as hold:
+            try:
+                turn = self._turn(self._state_from(hold.read_state()))
+            except DamagedState as damage:
+                raise self._explained(damage) from None
+            return turn, hold.tail(10)
+
+    def _log(self, line: str) -> None:
+        """Write one log line and nothing else."""
+        with Hold(self.directory) as hold:
+            hold.append(['%s %s' % (utc(self._clock.wall()), line)])
+
+    def wait(self, lane: str, account: str | None = None, *,
+             watch: Callable[[float, str], object] | None = None) -> float:
+        """Return when this lane may send one request; the value is the seconds waited.
+
+        Raises Paused at once while waiting makes no sense: parked for a person, `account` signed out, a pause or a
+        published limit with more than `max_wait` seconds to go. Raises GateError for an unusable directory,
+        ValueError for an empty lane. `watch(seconds_left, reason)` is called before each sleep, about once a second.
+        """
+        waiter: Waiter = {'ticket': None, 'lane': required(lane, 'the lane'),
+                          'priority': lane in self.settings.priority}
+        if account is not None:
+            account = required(account, 'the account')
+        started = carried = None
+        try:
+            while True:
+                turn, answer = self._change(lambda turn: (turn, self._ask(turn, waiter, account)), carried)
+                started = turn.now if started is None else started
+                carried = turn.state.to_json()
+                if isinstance(answer, Paused):
+                    waiter['ticket'] = None
+                    raise answer
+                now = self._clock.read(turn.state.boot)[0]
+                if answer is None:
+                    waiter['ticket'] = None
+                    if now - turn.now <= max(LATE_S, LATE_GAPS * turn.state.gap_s):
+                        return float(max(0.0, now - started))
+                    continue  # this process was stopped in between: so late a slot lands right before the next one
+                if watch:
+                    watch(max(0.0, answer.left_s), answer.why)
+                if answer.look_at > now:
+                    self._sleep(min(LOOK_S, answer.look_at - now))
+        except BaseException:
+            if waiter['ticket'] is not None:
+                self._give_up(waiter)
+            raise
+
+    def _ask(self, turn: Turn, waiter: Waiter, account: str | None) -> Wait | Paused | None:
+        state = turn.state
+        entry = state.expired.get(account) if account is not None else None
+        if entry:
+            mtime_ns = file_mtime_ns(entry['session'])
+            if mtime_ns is not None and mtime_ns != entry['mtime_ns']:
+                del state.expired[str(account)]
+                turn.opening.append('AUTH %s session renewed' % one_line(str(account)))
+        for gap_s in speed_up(state, self.settings, turn.now):
+            turn.opening.append('PACE gap=%s' % gap_text(gap_s))
+        answer = ask(state, self.settings, turn.now, turn.wall, waiter, account)
+        if answer is None:
+            turn.closing.append('CALL %s%s gap=%s' % (
+                one_line(waiter['lane']), '' if account is None else ' account=' + one_line(account),
+                gap_text(state.gap_s)))
+        return answer
+
+    def _give_up(self, waiter: Waiter) -> None:
+        try:
+            self._change(lambda turn: leave_queue(turn.state, waiter))
+        except GateError:  # the others step over the place after a second; what ends this wait is to be told
+            pass
+
+    def hit(self, lane: str, why: object, retry_after: str | float | None = None) -> None:
+        """Report that the site said "too fast": the gap triples, all lanes pause.
+
+        `retry_after` is the value of a Retry-After header (RFC 9110, 10.2.3: seconds or a date); the pause is the
+        longer of it and `pause`, at most 30 days. A value that cannot be used is said on stderr; the hit counts.
+        """
+        lane, why = required(lane, 'the lane'), reason(why)
+        wall = self._clock.wall()
+        asked_s = None if retry_after is None else parse_retry_after(retry_after, wall)
+        length_s = max(self.settings.pause, asked_s or 0.0)
+        asked = ''
+        if retry_after is not None:
+            asked = ' retry-after=' + one_line(str(retry_after), 60)
+            if asked_s is None:
+                asked += ' (not usable)'
+                say('Retry-After "%s" is neither a number of seconds nor an HTTP date to come: the pause is the '
+                    "gate's own, %s s" % (one_line(str(retry_after), 60), brief(self.settings.pause)))
+
+        def decide(turn: Turn) -> None:
+            slow_down(turn.state, self.settings, turn.now, utc(turn.wall), why)
+            paused = prolong(turn.state, turn.now, length_s, why)
+            turn.closing.append('HIT %s %s%s %s gap=%s' % (
+                one_line(lane), one_line(why), asked, 'pause=' + brief(length_s) if paused else 'pause kept',
+                gap_text(turn.state.gap_s)))
+
+        self._change(decide)
+
+    def denied(self, lane: str, why: object) -> None:
+        """Log that the site refused one record (a 403 that is no block page). Nothing else changes."""
+        self._log('DENIED %s %s' % (one_line(required(lane, 'the lane')), one_line(reason(why))))
+
+    def dead(self, lane: str, why: object) -> None:
+        """Report that the session has ended (a 401): all lanes pause for `pause` seconds, the gap stays."""
+        self._pause_for('DEAD ' + one_line(required(lane, 'the lane')), self.settings.pause, reason(why), False)
+
+    def block(self, hours: float, why: object) -> None:
+        """Report that the account or the address is blocked: a pause of `hours`, at most 366 days; the gap stays.
+
+        Raises ValueError for hours that are not a number above 0. The time is no quiet time.
+        """
+        length_s = check_number('hours', hours) * HOUR_S
+        if length_s > LONGEST_BLOCK_S:
+            raise ValueError('hours must be at most %s (366 days), not %s' % (
+                brief(LONGEST_BLOCK_S / HOUR_S), brief(hours)))
+        self._pause_for('BLOCK', length_s, reason(why), True)
+
+    def _pause_for(self, event: str, length_s: float, why: str, block: bool) -> None:
+        def decide(turn: Turn) -> None:
+            kept = ' pause kept'
+            if prolong(turn.state, turn.now, length_s, why):
+                kept = ' pause=' + brief(length_s)
+                if block:
+                    turn.state.quiet_since = turn.now + length_s
+            turn.closing.append('%s %s%s' % (event, one_line(why), kept))
+
+        self._change(decide)
+
+    def clear(self, reason: str) -> None:
+        """End the pause or block, the parking and every signed-out account now; the gap stays.
+
+        A damaged state.json is put aside, and the gate starts again at `ceil`. Raises ValueError without a reason.
+        """
+        reason = required(reason, 'the reason')
+
+        def decide(turn: Turn) -> None:
+            state = turn.state
+            ended = ['pause: ' + one_line(state.pause['why'])] if state.pause else []
+            ended += ['parking: ' + one_line(state.human['what'])] if state.human else []
+            ended += ['accounts: ' + one_line(', '.join(state.expired))] if state.expired else []
+            turn.opening.append('CLEAR %s (%s)' % (one_line(reason), '; '.join(ended) or 'nothing to clear'))
+            state.pause = None
+            state.expired = {}
+            if state.quiet_since is not None:
+                state.quiet_since = min(state.quiet_since, turn.now)
+            if state.human:
+                end_parking(state, turn.now)
+
+        self._change(decide, mend=True)
+
+    def status(self) -> dict[str, Any]:
+        """Return gap, pause, reason and last hit, and what else there is to say. Writes and creates nothing."""
+        return self.status_and_log()[0]
+
+    def status_and_log(self) -> tuple[dict[str, Any], list[str]]:
+        """Return what `status` does, and the last ten lines of calls.log as they were at the same moment."""
+        turn, lines = self._look()
+        state, now = turn.state, turn.now
+        speed_up(state, self.settings, now)
+        report: dict[str, Any] = {
+            'gap_s': round(state.gap_s, 6), 'paused_for_s': 0, 'why': '', 'last_hit': state.last_hit}
+        if state.pause:
+            report.update(paused_for_s=whole(state.pause['until'] - now), why=state.pause['why'])
+        if state.human:
+            report.update(paused_for_s=None, why=report['why'] or state.human['what'],
+                          human={name: state.human[name] for name in ('lane', 'what', 'url', 'when')})
+        if state.expired:
+            report['expired'] = {account: {name: entry[name] for name in ('lane', 'why', 'session', 'when')}
+                                 for account, entry in state.expired.items()}
+        line = line_up(state, self.settings.share)
+        # those who let a free slot go by are no longer there
+        if line and now < free_at(state, self.settings, line[0])[0] + GRACE_S + LOOK_S:
+            report['waiting'] = [waiter['lane'] for waiter in line]
+        remembered = not_below(state, self.settings, now)
+        if remembered:
+            report['not_below_s'] = round(remembered, 6)
+        return report, lines
+
+    def eta(self, n: int) -> dict[str, Any]:
+        """Return the whole seconds until the n-th further slot, None while parked. Writes and creates nothing.
+
+        Counts the current gap, the pause that is running and the site's limits, not the queue. Raises ValueError for
+        an n that is not a whole number from 0 to 1000000.
+        """
+        if type(n) is not int or not 0 <= n <= 1000000:
+            raise ValueError('the number of requests must be a whole number from 0 to 1000000, not %s'
+                             % one_line(str(n), 40))
+        turn, _ = self._look()
+        parked = turn.state.human is not None
+        speed_up(turn.state, self.settings, turn.now)
+        left = None if parked else whole(requests_eta(turn.state, self.settings, turn.now, n))
+        return {'requests': n, 'eta_s': left, 'parked': parked}
+
+    def human(self, lane: str, what: object, url: str = '', notify: str | None = None) -> bool | None:
+        """Park every lane until a person has solved what the site asks for, and tell a person by the notice.
+
+        Triples the gap as a hit does. `notify` is the command template (default: GWT_GATE_NOTIFY). Returns True when
+        a notice went out or the gate was parked already, False when the notice failed, None when there is none to
+        run. Raises ValueError for a bad template, and then nothing has been parked. For a captcha or a login page,
+        not for "too fast": only `clear` or a passing probe ends it.
+        """
+        lane, text, url = required(lane, 'the lane'), reason(what), str(url or '')[:TEXT_LIMIT]
+        template = notice_template(notify)
+
+        def decide(turn: Turn) -> bool:
+            parked = turn.state.human is not None
+            if not parked:
+                when = utc(turn.wall)
+                slow_down(turn.state, self.settings, turn.now, when, text)
+                turn.state.human = {'lane': lane, 'what': text, 'url': url, 'when': when,
+                                    'at': turn.now, 'probe_at': None, 'reminded_at': None}
+            turn.closing.append('HUMAN %s %s%s%s' % (
+                one_line(lane), one_line(text), ' url=' + one_line(url) if url else '',
+                ' parked already' if parked else ' gap=' + gap_text(turn.state.gap_s)))
+            return not parked
+
+        if not self._change(decide):
+            return True
+        return self._notify(template, lane, text, url)
+
+    def _notify(self, template: list[list[tuple[str, str]]], lane: str, what: str, url: str) -> bool | None:
+        """Run the notice, outside the lock, and log how it ended; None and a line on stderr where there is none."""
+        if not template:
+            say('parked, and nobody was told, since no notice is configured (--notify): ' + one_line(what))
+            return None
+        words = fill(template, {'site': self.site, 'lane': lane, 'url': url, 'what': what})
+        code = run_notice(words)
+        self._log('NOTIFY %s exit=%s' % (one_line(lane), code))
+        if code in ('0', 'running'):
+            return True
+        say('parked, but the notice failed (exit=%s), so nobody was told: %s' % (code, one_line(what)))
+        return False
+
+    def wait_clear(self, probe: str | None = None, every: float = 60, timeout: float = 3600,
+                   notify: str | None = None) -> bool:
+        """Return True once the gate is not parked any more, False when it still is after twice `timeout` seconds.
+
+        `probe` is a command that exits 0 when the site answers again; all callers together run it every `every`
+        seconds, and it takes no slot. After `timeout` the notice runs once more. Without a probe it waits for
+        `clear`. Raises GateError when the probe cannot be run, ValueError for a bad template or number.
+        """
+        every, timeout = check_number('every', every), check_number('timeout', timeout)
+        words = None if probe is None else fill(split_template(probe, ()), {})
+        template = notice_template(notify)
+        started = waits_until = 0.0
+        reminded = first = False
+        parking: dict[str, Any] = {}
+
+        def decide(turn: Turn) -> str:
+            nonlocal started, waits_until, reminded, first, parking
+            human, now = turn.state.human, turn.now
+            if human is None:
+                return 'clear'
+            if not first:
+                first, started = True, now
+            parking = human
+            if now >= started + 2 * timeout:
+                return 'give up'
+            if now >= started + timeout and not reminded:
+                reminded = True
+                if human['reminded_at'] is None or now >= human['reminded_at'] + timeout:
+                    human['reminded_at'] = now
+                    return 'remind'
+            ends = [started + (2 if reminded else 1) * timeout]
+            if words:
+                if human['probe_at'] is None or now >= human['probe_at'] + every:
+                    human['probe_at'] = now
+                    return 'probe'
+                ends.append(human['probe_at'] + every)
+            waits_until = min(LOOK_S, min(ends) - now)
+            return 'wait'
+
+        def parked_still() -> bool:
+            turn, _ = self._look()
+            return turn.state.human is not None and turn.state.human['at'] == parking['at']
+
+        while True:
+            step: str = self._change(decide)
+            if step in ('clear', 'give up'):
+                return step == 'clear'
+            if words:
+                check_program(words)
+            if step == 'remind':
+                self._notify(template, parking['lane'], 'still waiting: ' + parking['what'], parking['url'])
+            elif step == 'probe' and words and run_probe(words, max(1.0, every), parked_still):
+                self._change(lambda turn: self._probe_passed(turn, parking['at']))
+            elif step == 'wait':
+                self._sleep(waits_until)
+
+    def _probe_passed(self, turn: Turn, parked_at: float) -> None:
+        human = turn.state.human
+        if human and human['at'] == parked_at:  # else somebody was faster, or there is a new parking by now
+            turn.opening.append('CLEAR probe passed (parking: %s)' % one_line(human['what']))
+            end_parking(turn.state, turn.now)
+
+    def auth_expired(self, lane: str, why: object = '', account: str | None = None,
+                     session: str | os.PathLike[str] | None = None) -> None:
+        """Report a 401 on one account: only lanes that call `wait` with it stop; gap and pause are left alone.
+
+        `session` is the file that holds the login; the first `wait` after its modification time has changed lets
+        the account go on. Raises ValueError without account or session. Where the gate is one account: `dead`.
+        """
+        lane, account, text = required(lane, 'the lane'), required(account, 'the account'), reason(why)
+        path = required(None if session is None else os.fsdecode(session), 'the session file')
+        path = os.fsencode(expand(path)).decode('utf-8', 'surrogateescape')
+
+        def decide(turn: Turn) -> None:
+            turn.state.expired[str(account)] = {
+                'lane': lane, 'why': text, 'session': path, 'when': utc(turn.wall), 'mtime_ns': file_mtime_ns(path)}
+            turn.closing.append('AUTH-EXPIRED %s %s account=%s session=%s' % (
+                one_line(lane), one_line(text), one_line(str(account)), one_line(path)))
+
+        self._change(decide)
+
+
+# --- Retry-After ----------------------------------------------------------------------------------------------------
+
+
+def parse_retry_after(value: object, wall: float) -> float | None:
+    """Return the seconds that a Retry-After header asks for, at most 30 days; None for what is not usable.
+
+    RFC 9110, 10.2.3 and 5.6.7: ASCII digits, or a date in one of three forms, always UTC. A decimal fraction, which
+    some sites send, is rounded up. Zero, a time that is past and anything else are not usable.
+    """
+    text = str(value).strip(' \t') if not isinstance(value, bool) else ''
+    if re.fullmatch(r'[0-9]+(\.[0-9]+)?', text):
+        seconds = float(text)  # any number of digits: the largest become infinite, and are cut below
+    else:
+        months = '(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)'
+        clock = r'[0-9]{2}:[0-9]{2}:[0-9]{2}'
+        forms = (r'[A-Z][a-z]{2}, [0-9]{2} %s [0-9]{4} %s GMT' % (months, clock),  # IMF-fixdate
+                 r'[A-Z][a-z]{5,8}, [0-9]{2}-%s-[0-9]{2} %s GMT' % (months, clock),  # RFC 850
+                 r'[A-Z][a-z]{2} %s [0-9 ][0-9] %s [0-9]{4}' % (months, clock))  # asctime
+        if not any(re.fullmatch(form, text) for form in forms):
+            return None
+        from calendar import timegm
+        from datetime import datetime
+        from email.utils import parsedate
+        parsed = parsedate(text)
+        try:
+            date = datetime(*parsed[:6]) if parsed else None
+        except ValueError:
+            date = None
+        if date is None:
+            return None
+        seconds = timegm(date.timetuple()) - wall
+    if seconds <= 0:
+        return None
+    return float(math.ceil(min(seconds, LONGEST_RETRY_AFTER_S)))
+
+
+# --- Notices and probes: other programs -----------------------------------------------------------------------------
+
+FIELDS = ('site', 'lane', 'url', 'what')
+
+
+def split_template(template: str, fields: Iterable[str] = FIELDS) -> list[list[tuple[str, str]]]:
+    """Split a command template into words, and each word into (literal, field name) pairs.
+
+    The words come first, so that nothing that is filled in later can become a second word. Without `fields` braces
+    are ordinary characters. Raises ValueError for a quoting or field error.
+    """
+    import shlex
+    from string import Formatter
+    try:
+        words = shlex.split(template)
+        parts = [list(Formatter().parse(word)) if fields else [(word, None, None, None)] for word in words]
+    except ValueError as error:
+        raise ValueError('the command template %s cannot be used: %s' % (one_line(template), error)) from None
+    if not words:
+        raise ValueError('the command template is empty')
+    for field, spec, conversion in (part[1:] for word in parts for part in word):
+        if field is not None and (field not in fields or spec or conversion):
+            raise ValueError('the command template %s may hold the fields {site}, {lane}, {url} and {what}, not {%s}; '
+                             'literal braces are doubled' % (one_line(template), one_line(field)))
+    return [[(literal, field or '') for literal, field, _, _ in word] for word in parts]
+
+
+def notice_template(notify: str | None) -> list[list[tuple[str, str]]]:
+    """Return the template of the notice, from the variable where none is given; an empty list for none at all."""
+    notify = notify or os.environ.get('GWT_GATE_NOTIFY') or None
+    return [] if notify is None else split_template(notify)
+
+
+def fill(template: list[list[tuple[str, str]]], values: dict[str, str]) -> list[str]:
+    """Fill each word by itself. The program may begin with `~`, since there is no shell to expand it."""
+    words = [''.join(literal + values.get(field, '') for literal, field in word) for word in template]
+    return [os.path.expanduser(words[0])] + [word.replace('\0', '\\x00') for word in words[1:]]
+
+
+def start(words: list[str]) -> subprocess.Popen[bytes]:
+    """Start a program without shell, input, pipe or terminal, in a process group of its own; OSError if it cannot."""
+    # what stays behind in its background must not keep the caller's output open
+    import subprocess
+    return subprocess.Popen([to_bytes(word) for word in words], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                            stderr=subprocess.DEVNULL, start_new_session=True)
+
+
+def run_notice(words: list[str]) -> str:
+    """Run a notice and return its exit code, 'missing' if it cannot be started, 'running' if it does not end."""
+    import subprocess
+    try:
+        process = start(words)
+    except (OSError, ValueError):  # ValueError: a program name with a NUL
+        return 'missing'
+    try:
+        return str(process.wait(NOTICE_TIMEOUT_S))
+    except subprocess.TimeoutExpired:
+        return 'running'
+
+
+def check_program(words: list[str]) -> None:
+    """Raise GateError for a probe that does not exist."""
+    import shutil
+    if shutil.which(words[0]) is None:
+        raise GateError('the probe cannot be run, no such program: %s' % one_line(words[0]))
+
+
+def run_probe(words: list[str], limit_s: float, wanted: Callable[[], bool]) -> bool:
+    """Run a probe and return whether it exits 0 within `limit_s` real seconds, and while it is still `wanted`.
+
+    It is killed with its children otherwise. Raises GateError when it cannot be run (exit 126, 127: a shell's word).
+    """
+    import signal
+    import subprocess
+    deadline = time.monotonic() + limit_s
+    try:
+        process = start(words)
+    except (OSError, ValueError) as error:
+        raise GateError('the probe cannot be run: %s' % error) from None
+    try:
+        while True:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0 or not wanted():
+                return False
+            try:
+                code = process.wait(min(LOOK_S, left_s))
+                break
+            except subprocess.TimeoutExpired:
+                pass
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    if code in (126, 127):
+        raise GateError('the probe cannot be run (exit %d): %s' % (code, one_line(' '.join(words))))
+    return code == 0
+
+
+# --- Files from outside, profiles, tokens ---------------------------------------------------------------------------
+
+
+def read_file(path: str | os.PathLike[str], limit: int = FILE_LIMIT) -> bytes:
+    """Return the first `limit` bytes of a regular file; OSError for anything else, a FIFO included."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(fd, 'rb') as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, 'not a regular file', path)
+        return file.read(limit)
+
+
+def host_of(url: str) -> str:
+    """Return the host of a URL or host, with or without port, in lower case; ValueError where there is none."""
+    from urllib.parse import urlsplit
+    try:
+        host = urlsplit(url if '//' in url else '//' + url).hostname
+    except ValueError:
+        host = None
+    if not host:
+        raise ValueError('no host in %r' % one_line(url))
+    return host.rstrip('.')
+
+
+def load_profile(host: str, path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
+    """Return a site's published limits as keywords of Gate: per_hour, burst, cooldown in seconds, None for no limit.
+
+    `host` may be a URL; `path` is a table of your own instead of the shipped profiles.tsv. Raises ValueError, with
+    file and line, for a host without a row and for a table with a row that cannot be meant so.
+    """
+    import csv
+    host = host_of(host)
+    table = os.fspath(path) if path else os.path.join(os.path.dirname(os.path.realpath(__file__)), 'profiles.tsv')
+    name = one_line(table)
+    try:
+        text = read_file(expand(table)).decode('utf-8-sig')
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError('%s cannot be read: %s' % (name, getattr(error, 'strerror', None) or error)) from None
+    # comments become blank lines, which keep the count right
+    lines = ['' if line.startswith('#') else line for line in re.split('\r?\n', text)]
+    reader = csv.reader(lines, delimiter='\t', quoting=csv.QUOTE_NONE)
+    found: dict[str, Limit] = {}
+    header: list[str] = []
+    try:
+        for cells in reader:
+            if not cells:
+                continue
+            if not header:
+                header = [cell.strip() for cell in cells]
+                if 'host' not in header or not set(LIMITS) & set(header) or len(set(header)) < len(header):
+                    raise ValueError('the header needs the column host and some of per_hour, burst, cooldown, each once')
+                continue
+            if len(cells) > len(header):
+                raise ValueError('more cells than the header has')
+            row = dict(zip(header, map(str.strip, cells)))
+            row_host = host_of(row['host'])
+            if row_host in found:
+                raise ValueError('a second row of %s' % one_line(row_host))
+            found[row_host] = limit_of({field: row.get(field, '') for field in LIMITS})
+        if not header:
+            raise ValueError('there is no header line')
+    except (ValueError, csv.Error) as error:
+        raise ValueError('%s:%d: %s' % (name, max(reader.line_num, 1), error)) from None
+    if host not in found:
+        raise ValueError('%s has no row for %s: add one (--profiles names a table of your own), or leave --profile '
+                         'away and give --per-hour or --burst and --cooldown' % (name, one_line(host)))
+    return {field: getattr(found[host], field) for field in LIMITS}
+
+
+def limit_of(cells: dict[str, str]) -> Limit:
+    """Return the limit that the cells of a row stand for; ValueError for a bad or missing one."""
+    values: dict[str, Any] = {}
+    for field, cell in cells.items():
+        try:
+            values[field] = parse_number(cell) if cell else None
+        except ValueError:
+            raise BadSetting(field, 'must be a number, not %r' % one_line(cell, 40)) from None
+    limit = Limit(**values)
+    if not limit.windows:
+        raise ValueError('the row limits nothing')
+    return limit
+
+
+def reread_token(path: str | os.PathLike[str], token: str | None) -> str | None:
+    """Return the token that is now in the file, if it is another one than `token`; else None.
+
+    For a long-running lane on a 401: another program may have renewed the login. A file that is missing, empty or
+    no text is None as well.
+    """
+    try:
+        now = read_file(expand(os.fsdecode(path))).decode('utf-8-sig').strip()
+    except (OSError, ValueError):
+        return None
+    return now if now and now != (token or '').strip() else None
+
+
+def challenge(body, url=''):
+    return None
