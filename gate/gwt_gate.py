@@ -70,6 +70,10 @@ class GateError(Exception):
     """The gate cannot do its work (unusable directory, damaged state): nobody gets a slot."""
 
 
+class DirectoryGone(GateError):
+    """The directory was removed or replaced while it was locked."""
+
+
 class DamagedState(GateError):
     """state.json holds something that no gate wrote; only `clear` goes past it."""
 
@@ -159,7 +163,7 @@ def gap_text(gap_s: float) -> str:
 def say(text: str) -> None:
     """Write one line to stderr. A closed stderr must not cost a lane its slot or lose a report."""
     try:
-        print('gwt-gate: ' + text, file=sys.stderr, flush=True)
+        print('gwt-gate: ' + one_line(text, 2 * TEXT_LIMIT), file=sys.stderr, flush=True)
     except (OSError, ValueError):
         pass
 
@@ -275,7 +279,7 @@ def is_length(value: object) -> bool:
 
 
 def is_count(value: object) -> bool:
-    return type(value) is int and 0 <= value < 1 << 62  # type: ignore[operator]
+    return type(value) is int and 0 <= value < 1 << 62
 
 
 def is_text(value: object) -> bool:
@@ -343,6 +347,7 @@ class State:
         self.last_hit = ''
         self.calls_at, self.too_fast, self.queue, self.expired = [], [], [], {}
         self.next_ticket = self.priority_run = 0
+        self.unknown: dict[str, Any] = {}  # keys of another version
 
     @classmethod
     def from_json(cls, text: str, start_s: float) -> State:
@@ -357,11 +362,16 @@ class State:
             if name in data and not check(data[name]):
                 raise DamagedState('"%s" has a value that it cannot have' % name)
         state = cls(start_s)
-        state.__dict__.update(data)
+        for name, value in data.items():
+            if name in cls.CHECKS:
+                setattr(state, name, value)
+            else:
+                state.unknown[name] = value
         return state
 
     def to_json(self) -> str:
-        return json.dumps(self.__dict__, allow_nan=False) + '\n'
+        known = {name: getattr(self, name) for name in self.CHECKS}
+        return json.dumps({**known, **self.unknown}, allow_nan=False) + '\n'
 
 
 # --- The rules: functions of state, settings and time ---------------------------------------------------------------
@@ -679,7 +689,7 @@ class Hold:
                 os.close(parent)
             return False
         try:
-            self.lock = self._open('lock', os.O_RDWR, create=self.may_write)
+            self.lock = self._open('lock', os.O_RDWR if self.may_write else os.O_RDONLY, create=self.may_write)
         except PermissionError:  # flock needs no write access on a local disk
             try:
                 self.lock = self._open('lock', os.O_RDONLY)
@@ -696,12 +706,20 @@ class Hold:
         except FileNotFoundError:
             same = False
         if same:
-            # whoever removes the lock file while we hold it lets the next process in: this one cannot be removed
-            take_flock(self.directory, self.path, deadline)
+            # whoever removes the lock file while we hold it lets the next process in: the directory itself cannot
+            # be removed without its state. Some network file systems lock no directories.
+            try:
+                take_flock(self.directory, self.path, deadline)
+            except OSError as error:
+                if error.errno not in (errno.EBADF, errno.EINVAL, errno.ENOTSUP):
+                    raise
         return same
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        gone = isinstance(error, OSError) and self._replaced()
         self._close()
+        if gone:
+            raise DirectoryGone('%s was removed' % one_line(self.path)) from error
         if isinstance(error, OSError):
             raise self._unusable(error) from error
 
@@ -719,8 +737,7 @@ class Hold:
         where = os.fsdecode(os.path.join(os.fsencode(self.path), os.fsencode(name))) if name else self.path
         return GateError('cannot use %s: %s' % (one_line(where), error.strerror or error))
 
-    def replaced(self) -> bool:
-        """Say whether the directory is no longer where it was."""
+    def _replaced(self) -> bool:
         try:
             return not os.path.samestat(os.fstat(self.directory), os.stat(self.path))
         except OSError:
@@ -798,6 +815,8 @@ class Hold:
             os.unlink(aside, dir_fd=self.directory)
         except FileNotFoundError:
             pass
+        except OSError:  # what was put aside before is a directory
+            os.rename(aside, '%s.%d' % (aside, time.time_ns()), src_dir_fd=self.directory, dst_dir_fd=self.directory)
         try:
             os.link('state.json', aside, src_dir_fd=self.directory, dst_dir_fd=self.directory, follow_symlinks=False)
         except OSError:  # a directory in its place, or a file system without links
@@ -924,7 +943,7 @@ def expand(path: str) -> str:
                 home = pwd.getpwuid(os.getuid()).pw_dir
             except KeyError:
                 raise ValueError('there is no home directory (HOME is not set): name the path in full, not %s'
-                                 % path) from None
+                                 % one_line(path)) from None
         path = home + path[1:]
     elif path.startswith('~'):
         path = os.path.expanduser(path)
@@ -1011,21 +1030,18 @@ class Gate:
         `carried` is the state that counts where the directory is gone; with `mend` a damaged state is put aside.
         """
         while True:
-            hold = Hold(self.directory)
             try:
-                with hold:
+                with Hold(self.directory) as hold:
                     return self._change_held(hold, decide, carried, mend)
-            except GateError as error:
-                gone = isinstance(error.__cause__, OSError) and error.__cause__.errno in (errno.ENOENT, errno.ESTALE)
-                if not gone or os.path.isdir(self.directory):
-                    raise  # else it was removed under us: go on in a new one
+            except DirectoryGone:  # go on in a new one
+                pass
 
     def _change_held(self, hold: Hold, decide: Callable[[Turn], Any], carried: str | None, mend: bool) -> Any:
         damaged = False
         before: str | None = None
         try:
             before = hold.read_state()
-            state = self._state_from(before or carried)
+            state = self._state_from(carried if before is None else before)
         except DamagedState as damage:
             if not mend:
                 raise self._explained(damage) from None
@@ -1152,7 +1168,8 @@ class Gate:
             slow_down(turn.state, self.settings, turn.now, utc(turn.wall), why)
             paused = prolong(turn.state, turn.now, length_s, why)
             turn.closing.append('HIT %s %s%s %s gap=%s' % (
-                one_line(lane), one_line(why), asked, 'pause=' + brief(length_s) if paused else 'pause kept',
+                one_line(lane), one_line(why), asked,
+                'pause=' + brief(length_s) if paused or not turn.state.pause else 'pause kept',
                 gap_text(turn.state.gap_s)))
 
         self._change(decide)
@@ -1558,7 +1575,7 @@ def load_profile(host: str, path: str | os.PathLike[str] | None = None) -> dict[
             if not header:
                 header = [cell.strip() for cell in cells]
                 if 'host' not in header or not set(LIMITS) & set(header) or len(set(header)) < len(header):
-                    raise ValueError('the header needs the column host and some of per_hour, burst, cooldown, each once')
+                    raise ValueError('the header needs a column host and some of per_hour, burst, cooldown, each once')
                 continue
             if len(cells) > len(header):
                 raise ValueError('more cells than the header has')
