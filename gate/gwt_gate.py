@@ -119,6 +119,11 @@ def reason(why: object) -> str:
     return text[:TEXT_LIMIT] if text.strip() else NO_REASON
 
 
+def from_system(argument: str) -> str:
+    """Return an argument or a variable as UTF-8 text, whatever the locale made of its bytes."""
+    return os.fsencode(argument).decode('utf-8', 'surrogateescape')
+
+
 def to_bytes(text: str) -> bytes:
     """Encode for the operating system; bytes that came in as surrogates leave as the same bytes."""
     try:
@@ -162,10 +167,11 @@ def gap_text(gap_s: float) -> str:
 
 def say(text: str) -> None:
     """Write one line to stderr. A closed stderr must not cost a lane its slot or lose a report."""
-    try:
-        print('gwt-gate: ' + one_line(text, 2 * TEXT_LIMIT), file=sys.stderr, flush=True)
-    except (OSError, ValueError):
-        pass
+    if sys.stderr:
+        try:
+            print('gwt-gate: ' + one_line(text, 2 * TEXT_LIMIT), file=sys.stderr, flush=True)
+        except (OSError, ValueError):
+            pass
 
 
 # --- Settings -------------------------------------------------------------------------------------------------------
@@ -367,6 +373,10 @@ class State:
                 setattr(state, name, value)
             else:
                 state.unknown[name] = value
+        try:
+            json.dumps(state.unknown, allow_nan=False)
+        except ValueError:
+            raise DamagedState('it holds a number that is none') from None
         return state
 
     def to_json(self) -> str:
@@ -430,30 +440,39 @@ def slow_down(state: State, settings: Settings, now: float, when: str, why: str)
     state.quiet_since = max(now, state.quiet_since or now)
 
 
+def remembered(state: State, settings: Settings) -> list[tuple[float, float]]:
+    """Return (gap, end of the memory) for each hit that is remembered; over at its end."""
+    return [(hit['gap_s'], hit['at'] + settings.remember) for hit in state.too_fast]
+
+
 def not_below(state: State, settings: Settings, now: float) -> float:
     """Return the largest gap that a hit is remembered for at `now`, 0 without one."""
-    return max((r['gap_s'] for r in state.too_fast if now < r['at'] + settings.remember), default=0.0)
+    return max((gap_s for gap_s, end in remembered(state, settings) if now < end), default=0.0)
 
 
 def speed_up(state: State, settings: Settings, now: float) -> list[float]:
-    """Change the gap by the steps down that are due; return the gap after each."""
+    """Change the gap by the steps down that are due; return the gap after each.
+
+    It makes no difference how often and when somebody asks: each step is judged at the time at which it was due.
+    """
     taken: list[float] = []
     if state.human or state.quiet_since is None:
         return taken
     while now >= state.quiet_since + settings.step_after:
-        step_at = state.quiet_since + settings.step_after
+        due = state.quiet_since + settings.step_after
         smaller = min(state.gap_s, max(settings.floor, STEP_DOWN * state.gap_s))
-        if smaller < state.gap_s and smaller > not_below(state, settings, step_at):
-            state.gap_s = smaller
+        allowed_from = math.inf if smaller == state.gap_s else max(
+            (end for gap_s, end in remembered(state, settings) if gap_s >= smaller), default=due)
+        if due >= allowed_from:
+            state.gap_s, state.quiet_since = smaller, due
             taken.append(smaller)
-            state.quiet_since = step_at
             continue
-        # no step now: go over all those that cannot be taken either, which are not made up for later
-        opens = now if smaller == state.gap_s else min(now, max(
-            r['at'] + settings.remember for r in state.too_fast if r['gap_s'] >= smaller))
-        skipped = max(1.0, (opens - state.quiet_since) // settings.step_after)
-        state.quiet_since = max(step_at, min(now, state.quiet_since + skipped * settings.step_after))
-        if opens == now:
+        # a step not taken is not made up for later: go on to the last one that is not allowed either
+        steps = (min(now, allowed_from) - state.quiet_since) // settings.step_after
+        if state.quiet_since + steps * settings.step_after >= allowed_from:
+            steps -= 1
+        state.quiet_since = max(due, state.quiet_since + steps * settings.step_after)
+        if allowed_from > now:
             break
     return taken
 
@@ -1007,6 +1026,8 @@ class Gate:
         for name in SETTINGS:
             if settings.get(name) is None:
                 settings[name] = variable(name.upper())
+                if name == 'priority' and settings[name]:
+                    settings[name] = from_system(settings[name])
                 labels[name] = 'GWT_GATE_' + name.upper()
             if name != 'priority' and isinstance(settings[name], str):
                 try:
@@ -1131,14 +1152,17 @@ class Gate:
             if mtime_ns is not None and mtime_ns != entry['mtime_ns']:
                 del state.expired[str(account)]
                 turn.opening.append('AUTH %s session renewed' % one_line(str(account)))
-        for gap_s in speed_up(state, self.settings, turn.now):
-            turn.opening.append('PACE gap=%s' % gap_text(gap_s))
+        self._speed_up(turn)
         answer = ask(state, self.settings, turn.now, turn.wall, waiter, account)
         if answer is None:
             turn.closing.append('CALL %s%s gap=%s' % (
                 one_line(waiter['lane']), '' if account is None else ' account=' + one_line(account),
                 gap_text(state.gap_s)))
         return answer
+
+    def _speed_up(self, turn: Turn) -> None:
+        for gap_s in speed_up(turn.state, self.settings, turn.now):
+            turn.opening.append('PACE gap=%s' % gap_text(gap_s))
 
     def _give_up(self, waiter: Waiter) -> None:
         try:
@@ -1196,6 +1220,8 @@ class Gate:
     def _pause_for(self, event: str, length_s: float, why: str, block: bool) -> None:
         def decide(turn: Turn) -> None:
             kept = ' pause kept'
+            if block:
+                self._speed_up(turn)  # the quiet time before it counts
             if prolong(turn.state, turn.now, length_s, why):
                 kept = ' pause=' + brief(length_s)
                 if block:
@@ -1380,7 +1406,7 @@ class Gate:
         """
         lane, account, text = required(lane, 'the lane'), required(account, 'the account'), reason(why)
         path = required(None if session is None else os.fsdecode(session), 'the session file')
-        path = os.fsencode(expand(path)).decode('utf-8', 'surrogateescape')
+        path = from_system(expand(path))
 
         def decide(turn: Turn) -> None:
             turn.state.expired[str(account)] = {
@@ -1456,8 +1482,8 @@ def split_template(template: str, fields: Iterable[str] = FIELDS) -> list[list[t
 
 def notice_template(notify: str | None) -> list[list[tuple[str, str]]]:
     """Return the template of the notice, from the variable where none is given; an empty list for none at all."""
-    notify = notify or os.environ.get('GWT_GATE_NOTIFY') or None
-    return [] if notify is None else split_template(notify)
+    notify = notify or from_system(os.environ.get('GWT_GATE_NOTIFY', ''))
+    return split_template(notify) if notify else []
 
 
 def fill(template: list[list[tuple[str, str]]], values: dict[str, str]) -> list[str]:
