@@ -314,15 +314,16 @@ class State:
     last_call_at: float | None
     last_call_gap_s: float | None  # the gap that was in force then
     calls_at: list[float]  # calls made under a limit, oldest first, no more than the limit needs
+    opened_at: float | None  # when a pause or parking last ended or the gap shrank: no slot was free before
     quiet_since: float | None  # where the count towards the next step down starts; ahead of now during a block
     pause: dict[str, Any] | None  # until, length_s, why
     last_hit: str
     too_fast: list[dict[str, float]]  # remembered hits: gap_s, at
     queue: list[Waiter]  # ticket, lane, priority; by ticket
-    next_ticket: int
+    next_ticket: int  # numbers the waiting lanes, and the parkings
     claim: dict[str, float] | None  # of the priority lanes on the next slot: until, length_s
     priority_run: int  # priority calls since an ordinary lane was served
-    human: dict[str, Any] | None  # a parking: lane, what, url, when, and at, probe_at, reminded_at
+    human: dict[str, Any] | None  # a parking: lane, what, url, when, and number, probe_at, reminded_at
     expired: dict[str, dict[str, Any]]  # signed-out accounts: lane, why, session, when, mtime_ns
 
     CHECKS: ClassVar[dict[str, Callable[[Any], bool]]] = {
@@ -331,6 +332,7 @@ class State:
         'last_call_at': maybe(is_number),
         'last_call_gap_s': maybe(is_number),
         'calls_at': is_list(is_number),
+        'opened_at': maybe(is_number),
         'quiet_since': maybe(is_number),
         'pause': maybe(is_object(until=is_number, length_s=is_length, why=is_text)),
         'last_hit': is_text,
@@ -339,7 +341,7 @@ class State:
         'next_ticket': is_count,
         'claim': maybe(is_object(until=is_number, length_s=is_length)),
         'priority_run': is_count,
-        'human': maybe(is_object(lane=is_text, what=is_text, url=is_text, when=is_text, at=is_number,
+        'human': maybe(is_object(lane=is_text, what=is_text, url=is_text, when=is_text, number=is_count,
                                  probe_at=maybe(is_number), reminded_at=maybe(is_number))),
         'expired': lambda value: isinstance(value, dict) and all(map(is_object(
             lane=is_text, why=is_text, session=is_text, when=is_text,
@@ -348,7 +350,7 @@ class State:
 
     def __init__(self, gap_s: float) -> None:
         self.gap_s = gap_s
-        self.boot = self.last_call_at = self.last_call_gap_s = self.quiet_since = None
+        self.boot = self.last_call_at = self.last_call_gap_s = self.opened_at = self.quiet_since = None
         self.pause = self.claim = self.human = None
         self.last_hit = ''
         self.calls_at, self.too_fast, self.queue, self.expired = [], [], [], {}
@@ -404,9 +406,12 @@ def settle(state: State, now: float) -> None:
         if timed:
             timed['until'] = min(timed['until'], now + timed['length_s'])
     if state.pause and state.pause['until'] <= now:
+        state.opened_at = state.pause['until']
         state.pause = None
     if state.last_call_at is not None:
         state.last_call_at = min(state.last_call_at, now)
+    if state.opened_at is not None:
+        state.opened_at = min(state.opened_at, now)
     if state.calls_at and state.calls_at[-1] > now:
         state.calls_at = [min(at, now) for at in state.calls_at]
     if state.quiet_since is not None:  # only a block that still runs may put it ahead
@@ -414,7 +419,7 @@ def settle(state: State, now: float) -> None:
     for remembered in state.too_fast:
         remembered['at'] = min(remembered['at'], now)
     if state.human:
-        for name in ('at', 'probe_at', 'reminded_at'):
+        for name in ('probe_at', 'reminded_at'):
             if state.human[name] is not None:
                 state.human[name] = min(state.human[name], now)
 
@@ -464,7 +469,7 @@ def speed_up(state: State, settings: Settings, now: float) -> list[float]:
         allowed_from = math.inf if smaller == state.gap_s else max(
             (end for gap_s, end in remembered(state, settings) if gap_s >= smaller), default=due)
         if due >= allowed_from:
-            state.gap_s, state.quiet_since = smaller, due
+            state.gap_s, state.quiet_since, state.opened_at = smaller, due, now
             taken.append(smaller)
             continue
         # a step not taken is not made up for later: go on to the last one that is not allowed either
@@ -480,6 +485,7 @@ def speed_up(state: State, settings: Settings, now: float) -> list[float]:
 def end_parking(state: State, now: float) -> None:
     """Change a parked state: the quiet count starts when the parking ends, or when a block that runs on does."""
     state.human = None
+    state.opened_at = now
     state.quiet_since = max(now, state.quiet_since or now)
 
 
@@ -488,9 +494,10 @@ def obstacles(state: State, settings: Settings) -> list[tuple[float, str]]:
     found = [(after(state.last_call_at, state.gap_s), 'gap')] if state.last_call_at is not None else []
     if state.pause:
         found.append((state.pause['until'], 'pause'))
+    calls_at = state.calls_at
     for requests, seconds, sentence in settings.limit.windows:
-        if len(state.calls_at) >= requests:
-            found.append((after(state.calls_at[-requests], seconds), sentence))
+        if len(calls_at) >= requests:
+            found.append((after(calls_at[-requests], seconds), sentence))
     return found
 
 
@@ -517,10 +524,9 @@ def requests_eta(state: State, settings: Settings, now: float, requests: int) ->
     Changes the state: it makes the calls.
     """
     moment = now
+    at_once = (now, '')
     for _ in range(requests):
-        moment = max(obstacles(state, settings), default=(moment, ''))[0]
-        if moment < now:
-            moment = now
+        moment = max(at_once, *obstacles(state, settings))[0]
         record_call(state, settings, moment)
     return moment - now
 
@@ -562,6 +568,8 @@ def line_up(state: State, share: int) -> list[Waiter]:
 def free_at(state: State, settings: Settings, waiter: Waiter) -> tuple[float, str]:
     """Return from when on the next slot is free for this lane, were it the first in line, and what it waits for."""
     found = obstacles(state, settings)
+    if state.opened_at is not None:
+        found.append((state.opened_at, 'gap'))
     if state.claim and not waiter['priority'] and state.priority_run < settings.share:
         found.append((state.claim['until'], 'claim of a priority lane'))
     return max(found, default=(-math.inf, ''))
@@ -1243,7 +1251,8 @@ class Gate:
             ended += ['parking: ' + one_line(state.human['what'])] if state.human else []
             ended += ['accounts: ' + one_line(', '.join(state.expired))] if state.expired else []
             turn.opening.append('CLEAR %s (%s)' % (one_line(reason), '; '.join(ended) or 'nothing to clear'))
-            state.pause = None
+            if state.pause:
+                state.pause, state.opened_at = None, turn.now
             state.expired = {}
             if state.quiet_since is not None:
                 state.quiet_since = min(state.quiet_since, turn.now)
@@ -1312,7 +1321,8 @@ class Gate:
                 when = utc(turn.wall)
                 slow_down(turn.state, self.settings, turn.now, when, text)
                 turn.state.human = {'lane': lane, 'what': text, 'url': url, 'when': when,
-                                    'at': turn.now, 'probe_at': None, 'reminded_at': None}
+                                    'number': turn.state.next_ticket, 'probe_at': None, 'reminded_at': None}
+                turn.state.next_ticket += 1
             turn.closing.append('HUMAN %s %s%s%s' % (
                 one_line(lane), one_line(text), ' url=' + one_line(url) if url else '',
                 ' parked already' if parked else ' gap=' + gap_text(turn.state.gap_s)))
@@ -1322,13 +1332,14 @@ class Gate:
             return True
         return self._notify(template, lane, text, url)
 
-    def _notify(self, template: list[list[tuple[str, str]]], lane: str, what: str, url: str) -> bool | None:
+    def _notify(self, template: list[list[tuple[str, str]]], lane: str, what: str, url: str,
+                wanted: Callable[[], bool] = lambda: True) -> bool | None:
         """Run the notice, outside the lock, and log how it ended; None and a line on stderr where there is none."""
         if not template:
             say('parked, and nobody was told, since no notice is configured (--notify): ' + one_line(what))
             return None
         words = fill(template, {'site': self.site, 'lane': lane, 'url': url, 'what': what})
-        code = run_notice(words)
+        code = run_notice(words, wanted)
         self._log('NOTIFY %s exit=%s' % (one_line(lane), code))
         if code in ('0', 'running'):
             return True
@@ -1355,8 +1366,8 @@ class Gate:
             human, now = turn.state.human, turn.now
             if human is None:
                 return 'clear'
-            if not first:
-                first, started = True, now
+            started = min(started, now) if first else now
+            first = True
             parking = human
             if now >= started + 2 * timeout:
                 return 'give up'
@@ -1376,7 +1387,7 @@ class Gate:
 
         def parked_still() -> bool:
             turn, _ = self._look()
-            return turn.state.human is not None and turn.state.human['at'] == parking['at']
+            return turn.state.human is not None and turn.state.human['number'] == parking['number']
 
         while True:
             step: str = self._change(decide)
@@ -1385,15 +1396,16 @@ class Gate:
             if words:
                 check_program(words)
             if step == 'remind':
-                self._notify(template, parking['lane'], 'still waiting: ' + parking['what'], parking['url'])
+                self._notify(template, parking['lane'], 'still waiting: ' + parking['what'], parking['url'],
+                             parked_still)
             elif step == 'probe' and words and run_probe(words, max(1.0, every), parked_still):
-                self._change(lambda turn: self._probe_passed(turn, parking['at']))
+                self._change(lambda turn: self._probe_passed(turn, parking['number']))
             elif step == 'wait':
                 self._sleep(waits_until)
 
-    def _probe_passed(self, turn: Turn, parked_at: float) -> None:
+    def _probe_passed(self, turn: Turn, number: int) -> None:
         human = turn.state.human
-        if human and human['at'] == parked_at:  # else somebody was faster, or there is a new parking by now
+        if human and human['number'] == number:  # else somebody was faster, or there is a new parking by now
             turn.opening.append('CLEAR probe passed (parking: %s)' % one_line(human['what']))
             end_parking(turn.state, turn.now)
 
@@ -1405,7 +1417,9 @@ class Gate:
         the account go on. Raises ValueError without account or session. Where the gate is one account: `dead`.
         """
         lane, account, text = required(lane, 'the lane'), required(account, 'the account'), reason(why)
-        path = required(None if session is None else os.fsdecode(session), 'the session file')
+        path = os.fsdecode(session or '')
+        if not path.strip():
+            raise ValueError('the session file must be given')
         path = from_system(expand(path))
 
         def decide(turn: Turn) -> None:
@@ -1500,17 +1514,28 @@ def start(words: list[str]) -> subprocess.Popen[bytes]:
                             stderr=subprocess.DEVNULL, start_new_session=True)
 
 
-def run_notice(words: list[str]) -> str:
-    """Run a notice and return its exit code, 'missing' if it cannot be started, 'running' if it does not end."""
+def exit_code(process: subprocess.Popen[bytes], limit_s: float, wanted: Callable[[], bool]) -> int | None:
+    """Return how a program ends; None if it does not within `limit_s` real seconds or is not `wanted` any more."""
     import subprocess
+    deadline = time.monotonic() + limit_s
+    while True:
+        left_s = deadline - time.monotonic()
+        if left_s <= 0 or not wanted():
+            return process.poll()
+        try:
+            return process.wait(min(LOOK_S, left_s))
+        except subprocess.TimeoutExpired:
+            pass
+
+
+def run_notice(words: list[str], wanted: Callable[[], bool]) -> str:
+    """Run a notice and return its exit code, 'missing' if it cannot be started, 'running' if it is left alone."""
     try:
         process = start(words)
     except (OSError, ValueError):  # ValueError: a program name with a NUL
         return 'missing'
-    try:
-        return str(process.wait(NOTICE_TIMEOUT_S))
-    except subprocess.TimeoutExpired:
-        return 'running'
+    code = exit_code(process, NOTICE_TIMEOUT_S, wanted)
+    return 'running' if code is None else str(code)
 
 
 def check_program(words: list[str]) -> None:
@@ -1526,22 +1551,12 @@ def run_probe(words: list[str], limit_s: float, wanted: Callable[[], bool]) -> b
     It is killed with its children otherwise. Raises GateError when it cannot be run (exit 126, 127: a shell's word).
     """
     import signal
-    import subprocess
-    deadline = time.monotonic() + limit_s
     try:
         process = start(words)
     except (OSError, ValueError) as error:
         raise GateError('the probe cannot be run: %s' % error) from None
     try:
-        while True:
-            left_s = deadline - time.monotonic()
-            if left_s <= 0 or not wanted():
-                return False
-            try:
-                code = process.wait(min(LOOK_S, left_s))
-                break
-            except subprocess.TimeoutExpired:
-                pass
+        code = exit_code(process, limit_s, wanted)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
@@ -1557,17 +1572,20 @@ def run_probe(words: list[str], limit_s: float, wanted: Callable[[], bool]) -> b
 def read_file(path: str | os.PathLike[str], limit: int = FILE_LIMIT) -> bytes:
     """Return the first `limit` bytes of a regular file; OSError for anything else, a FIFO included."""
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(fd, 'rb') as file:
+    try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise OSError(errno.EINVAL, 'not a regular file', path)
-        return file.read(limit)
+        with open(fd, 'rb', closefd=False) as file:
+            return file.read(limit)
+    finally:
+        os.close(fd)
 
 
 def host_of(url: str) -> str:
     """Return the host of a URL or host, with or without port, in lower case; ValueError where there is none."""
     from urllib.parse import urlsplit
     try:
-        host = urlsplit(url if '//' in url else '//' + url).hostname
+        host = urlsplit(url if re.match('([a-z][a-z0-9+.-]*:)?//', url, re.I) else '//' + url).hostname
     except ValueError:
         host = None
     if not host:
