@@ -526,7 +526,7 @@ def requests_eta(state: State, settings: Settings, now: float, requests: int) ->
     moment = now
     at_once = (now, '')
     for _ in range(requests):
-        moment = max(at_once, *obstacles(state, settings))[0]
+        moment = max([at_once, *obstacles(state, settings)])[0]
         record_call(state, settings, moment)
     return moment - now
 
@@ -675,6 +675,11 @@ def take_flock(fd: int, path: str, deadline: float) -> None:
         pause = min(2 * pause, 0.02)
 
 
+def unlock(fd: int) -> None:
+    """Give a flock up. Closing is not enough where a fork has left a copy of the descriptor."""
+    fcntl.flock(fd, fcntl.LOCK_UN)
+
+
 class Hold:
     """The gate directory, locked: use it in `with`. Files are reached through the directory's descriptor, so that
     all of one hold happens in one place. OSError inside becomes GateError.
@@ -708,12 +713,7 @@ class Hold:
             if not self.may_write:
                 self.missing = True
                 return True
-            os.makedirs(self.path, 0o700, exist_ok=True)
-            parent = os.open(os.path.dirname(self.path), os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                flush_directory(parent)
-            finally:
-                os.close(parent)
+            self._make()
             return False
         try:
             self.lock = self._open('lock', os.O_RDWR if self.may_write else os.O_RDONLY, create=self.may_write)
@@ -742,21 +742,36 @@ class Hold:
                     raise
         return same
 
+    def _make(self) -> None:
+        try:
+            os.makedirs(self.path, 0o700, exist_ok=True)
+            parent = os.open(os.path.dirname(self.path), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:  # removed by somebody at the same moment: the caller tries again
+            return
+        except PermissionError:  # a parent that may be written but not read cannot be flushed
+            if not os.path.isdir(self.path):
+                raise
+            return
+        try:
+            flush_directory(parent)
+        finally:
+            os.close(parent)
+
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        gone = isinstance(error, OSError) and self._replaced()
         self._close()
-        if gone:
-            raise DirectoryGone('%s was removed' % one_line(self.path)) from error
+        if isinstance(error, FileNotFoundError):  # we have made what we use: somebody has removed it
+            raise DirectoryGone('%s is removed again and again' % one_line(self.path)) from error
         if isinstance(error, OSError):
             raise self._unusable(error) from error
 
     def _close(self) -> None:
         for fd in (self.directory, self.lock):
-            if fd >= 0:
+            for release in (unlock, os.close):
                 try:
-                    fcntl.flock(fd, fcntl.LOCK_UN)  # closing is not enough where a fork has left a copy of it
-                finally:
-                    os.close(fd)
+                    if fd >= 0:
+                        release(fd)
+                except OSError:  # a disk's late complaint; what was done has been flushed before
+                    pass
         self.directory = self.lock = -1
 
     def _unusable(self, error: OSError) -> GateError:
@@ -764,35 +779,39 @@ class Hold:
         where = os.fsdecode(os.path.join(os.fsencode(self.path), os.fsencode(name))) if name else self.path
         return GateError('cannot use %s: %s' % (one_line(where), error.strerror or error))
 
-    def _replaced(self) -> bool:
-        try:
-            return not os.path.samestat(os.fstat(self.directory), os.stat(self.path))
-        except OSError:
-            return True
-
     def _open(self, name: str, flags: int, create: bool = False) -> int:
-        """Open a regular file; a new one gets the directory's read and write bits, whatever the umask is."""
+        """Open a regular file, and make it if need be."""
         flags |= os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a FIFO must not hang us
         try:
-            fd = os.open(name, flags, dir_fd=self.directory)
-        except FileNotFoundError:
-            if not create:
-                raise
-            try:
-                fd = os.open(name, flags | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=self.directory)
-            except FileExistsError:  # another process was faster
-                return self._open(name, flags)
-            self._adopt(fd)
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            mode = os.fstat(self.directory).st_mode & 0o666
+            fd = os.open(name, flags | (os.O_CREAT if create else 0), mode, dir_fd=self.directory)
+        except FileExistsError:  # O_NOFOLLOW and O_CREAT meet a dangling link
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), name) from None
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise OSError(errno.EINVAL, 'not a regular file', name)
+            if create:
+                self._adopt(fd)
+        except BaseException:
             os.close(fd)
-            raise OSError(errno.EINVAL, 'not a regular file', name)
+            raise
         return fd
 
     def _adopt(self, fd: int) -> None:
-        directory = os.fstat(self.directory)
-        os.fchmod(fd, directory.st_mode & 0o666)
-        if os.geteuid() == 0:  # root once must not lock the owner out
-            os.fchown(fd, directory.st_uid, directory.st_gid)
+        """Give a file of ours the directory's group and its read and write bits, whatever the umask made of it.
+
+        Not only a new one: a process that was killed in between must not lock others out for good.
+        """
+        directory, file, user = os.fstat(self.directory), os.fstat(fd), os.geteuid()
+        if file.st_uid != user:
+            return
+        if (user == 0 and directory.st_uid != 0) or file.st_gid != directory.st_gid:
+            try:  # root once must not lock the owner out
+                os.fchown(fd, directory.st_uid if user == 0 else -1, directory.st_gid)
+            except PermissionError:  # the directory belongs to a group that we are not in
+                pass
+        if stat.S_IMODE(file.st_mode) != directory.st_mode & 0o666:
+            os.fchmod(fd, directory.st_mode & 0o666)
 
     def read_state(self) -> str | None:
         """Return the text of state.json, None without one; DamagedState for what is no text file."""
@@ -817,6 +836,9 @@ class Hold:
 
     def write_state(self, text: str) -> None:
         """Replace state.json as a whole; on disk when this returns, power cut or not."""
+        data = text.encode('ascii')
+        if len(data) > STATE_LIMIT:
+            raise OSError(errno.EFBIG, 'too many waiting lanes or accounts', 'state.json')
         temporary = 'state.json.tmp'  # one fixed name: a kill leaves at most this, and the next write removes it
         try:
             os.unlink(temporary, dir_fd=self.directory)
@@ -825,7 +847,6 @@ class Hold:
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600,
                      dir_fd=self.directory)
         try:
-            data = text.encode('ascii')
             while data:
                 data = data[os.write(fd, data):]
             self._adopt(fd)
@@ -1058,12 +1079,14 @@ class Gate:
 
         `carried` is the state that counts where the directory is gone; with `mend` a damaged state is put aside.
         """
+        deadline = time.monotonic() + LOCK_TIMEOUT_S
         while True:
             try:
                 with Hold(self.directory) as hold:
                     return self._change_held(hold, decide, carried, mend)
             except DirectoryGone:  # go on in a new one
-                pass
+                if time.monotonic() > deadline:
+                    raise
 
     def _change_held(self, hold: Hold, decide: Callable[[Turn], Any], carried: str | None, mend: bool) -> Any:
         damaged = False
@@ -1102,14 +1125,14 @@ class Gate:
         settle(state, now)
         return Turn(state, now, self._clock.wall())
 
-    def _look(self) -> tuple[Turn, list[str]]:
-        """Return the state as it is now, and the last log lines, without writing or creating anything."""
+    def _look(self, lines: int = 0) -> tuple[Turn, list[str]]:
+        """Return the state as it is now, and so many log lines, without writing or creating anything."""
         with Hold(self.directory, may_write=False) as hold:
             try:
                 turn = self._turn(self._state_from(hold.read_state()))
             except DamagedState as damage:
                 raise self._explained(damage) from None
-            return turn, hold.tail(10)
+            return turn, hold.tail(lines) if lines else []
 
     def _log(self, line: str) -> None:
         """Write one log line and nothing else."""
@@ -1147,8 +1170,8 @@ class Gate:
                     watch(max(0.0, answer.left_s), answer.why)
                 if answer.look_at > now:
                     self._sleep(min(LOOK_S, answer.look_at - now))
-        except BaseException:
-            if waiter['ticket'] is not None:
+        except BaseException as error:
+            if waiter['ticket'] is not None and not isinstance(error, GateError):  # or it would fail once more
                 self._give_up(waiter)
             raise
 
@@ -1267,7 +1290,7 @@ class Gate:
 
     def status_and_log(self) -> tuple[dict[str, Any], list[str]]:
         """Return what `status` does, and the last ten lines of calls.log as they were at the same moment."""
-        turn, lines = self._look()
+        turn, lines = self._look(10)
         state, now = turn.state, turn.now
         speed_up(state, self.settings, now)
         report: dict[str, Any] = {
@@ -1446,9 +1469,10 @@ def parse_retry_after(value: object, wall: float) -> float | None:
     else:
         months = '(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)'
         clock = r'[0-9]{2}:[0-9]{2}:[0-9]{2}'
-        forms = (r'[A-Z][a-z]{2}, [0-9]{2} %s [0-9]{4} %s GMT' % (months, clock),  # IMF-fixdate
+        year = '(?!00)[0-9]{4}'  # parsedate takes 0050 for 2050
+        forms = (r'[A-Z][a-z]{2}, [0-9]{2} %s %s %s GMT' % (months, year, clock),  # IMF-fixdate
                  r'[A-Z][a-z]{5,8}, [0-9]{2}-%s-[0-9]{2} %s GMT' % (months, clock),  # RFC 850
-                 r'[A-Z][a-z]{2} %s [0-9 ][0-9] %s [0-9]{4}' % (months, clock))  # asctime
+                 r'[A-Z][a-z]{2} %s [0-9 ][0-9] %s %s' % (months, clock, year))  # asctime
         if not any(re.fullmatch(form, text) for form in forms):
             return None
         from calendar import timegm
