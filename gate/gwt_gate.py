@@ -70,10 +70,6 @@ class GateError(Exception):
     """The gate cannot do its work (unusable directory, damaged state): nobody gets a slot."""
 
 
-class DirectoryGone(GateError):
-    """The directory was removed or replaced while it was locked."""
-
-
 class DamagedState(GateError):
     """state.json holds something that no gate wrote; only `clear` goes past it."""
 
@@ -675,14 +671,9 @@ def take_flock(fd: int, path: str, deadline: float) -> None:
         pause = min(2 * pause, 0.02)
 
 
-def unlock(fd: int) -> None:
-    """Give a flock up. Closing is not enough where a fork has left a copy of the descriptor."""
-    fcntl.flock(fd, fcntl.LOCK_UN)
-
-
 class Hold:
-    """The gate directory, locked: use it in `with`. Files are reached through the directory's descriptor, so that
-    all of one hold happens in one place. OSError inside becomes GateError.
+    """The gate directory while it is locked. Files are reached through its descriptor, so that all of one hold
+    happens in one place.
 
     With may_write=False nothing is created, and `missing` says that there is no directory; without a lock file
     there is no writer to wait for.
@@ -692,31 +683,40 @@ class Hold:
         self.path, self.may_write, self.missing = path, may_write, False
         self.directory = self.lock = -1
 
-    def __enter__(self) -> Hold:
-        deadline = time.monotonic() + LOCK_TIMEOUT_S
-        try:
-            while not self._enter_once(deadline):  # somebody put another directory or lock file in its place
-                self._close()
-                if time.monotonic() > deadline:
-                    raise GateError('%s: its lock file is replaced again and again' % one_line(self.path))
-        except BaseException as error:
-            self._close()
-            if isinstance(error, OSError):
-                raise self._unusable(error) from error
-            raise
-        return self
+    def run(self, function: Callable[[Hold], Any]) -> Any:
+        """Lock, call `function` with this hold, unlock; return what it returns. OSError inside becomes GateError.
 
-    def _enter_once(self, deadline: float) -> bool:
+        No context manager: a signal's exception may come between its entry and the block, and the lock would stay.
+        """
+        deadline = time.monotonic() + LOCK_TIMEOUT_S
+        while True:
+            try:
+                if self._enter(deadline):
+                    return function(self)
+            except FileNotFoundError:  # what we use we have made: somebody removes the directory, go on in a new one
+                pass
+            except OSError as error:
+                name = error.filename
+                where = os.fsdecode(os.path.join(os.fsencode(self.path), os.fsencode(name))) if name else self.path
+                raise GateError('cannot use %s: %s' % (one_line(where), error.strerror or error)) from error
+            finally:
+                try:
+                    self._close()
+                finally:
+                    self._close()  # a signal's exception may have cut the first one short
+            if time.monotonic() > deadline:
+                raise GateError('%s or its lock file is removed again and again' % one_line(self.path))
+
+    def _enter(self, deadline: float) -> bool:
         try:
             self.directory = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:
-            if not self.may_write:
-                self.missing = True
-                return True
-            self._make()
-            return False
+            self.missing = not self.may_write
+            return self.missing or self._make_directory()
         try:
-            self.lock = self._open('lock', os.O_RDWR if self.may_write else os.O_RDONLY, create=self.may_write)
+            self.lock = self._open('lock', os.O_RDWR if self.may_write else os.O_RDONLY)
+        except FileNotFoundError:
+            return not self.may_write or self._make_lock(deadline)
         except PermissionError:  # flock needs no write access on a local disk
             try:
                 self.lock = self._open('lock', os.O_RDONLY)
@@ -724,94 +724,97 @@ class Hold:
                 if self.may_write:
                     raise
                 return True
-        except FileNotFoundError:  # a directory that is being removed, or one that can only be read
-            return not self.may_write
         take_flock(self.lock, self.path, deadline)
         try:
             same = (os.path.samestat(os.fstat(self.lock), os.stat('lock', dir_fd=self.directory))
                     and os.path.samestat(os.fstat(self.directory), os.stat(self.path)))
         except FileNotFoundError:
             same = False
-        if same:
-            # whoever removes the lock file while we hold it lets the next process in: the directory itself cannot
-            # be removed without its state. Some network file systems lock no directories.
-            try:
-                take_flock(self.directory, self.path, deadline)
-            except OSError as error:
-                if error.errno not in (errno.EBADF, errno.EINVAL, errno.ENOTSUP):
-                    raise
+        if same:  # whoever removes the lock file while we hold it lets the next process in, but not past this one
+            self._lock_directory(deadline)
         return same
 
-    def _make(self) -> None:
+    def _make_directory(self) -> bool:
         try:
             os.makedirs(self.path, 0o700, exist_ok=True)
             parent = os.open(os.path.dirname(self.path), os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:  # removed by somebody at the same moment: the caller tries again
-            return
+        except FileNotFoundError:  # removed by somebody at the same moment
+            return False
         except PermissionError:  # a parent that may be written but not read cannot be flushed
             if not os.path.isdir(self.path):
                 raise
-            return
+            return False
         try:
             flush_directory(parent)
         finally:
             os.close(parent)
+        return False
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self._close()
-        if isinstance(error, FileNotFoundError):  # we have made what we use: somebody has removed it
-            raise DirectoryGone('%s is removed again and again' % one_line(self.path)) from error
-        if isinstance(error, OSError):
-            raise self._unusable(error) from error
+    def _make_lock(self, deadline: float) -> bool:
+        self._lock_directory(deadline)
+        try:
+            os.stat('lock', dir_fd=self.directory)
+        except FileNotFoundError:
+            self._replace('lock', b'')
+        return False
+
+    def _lock_directory(self, deadline: float) -> None:
+        try:
+            take_flock(self.directory, self.path, deadline)
+        except OSError as error:
+            if error.errno not in (errno.EBADF, errno.EINVAL, errno.ENOTSUP):  # a network file system without it
+                raise
 
     def _close(self) -> None:
-        for fd in (self.directory, self.lock):
-            for release in (unlock, os.close):
+        for name in ('directory', 'lock'):
+            fd = getattr(self, name)
+            if fd >= 0:
                 try:
-                    if fd >= 0:
-                        release(fd)
+                    fcntl.flock(fd, fcntl.LOCK_UN)  # closing is not enough where a fork has left a copy of it
                 except OSError:  # a disk's late complaint; what was done has been flushed before
                     pass
-        self.directory = self.lock = -1
+                setattr(self, name, -1)  # before the close: by the next try the number may be another thread's
+                try:
+                    os.close(fd)
+                except OSError:
+                    pass
 
-    def _unusable(self, error: OSError) -> GateError:
-        name = error.filename
-        where = os.fsdecode(os.path.join(os.fsencode(self.path), os.fsencode(name))) if name else self.path
-        return GateError('cannot use %s: %s' % (one_line(where), error.strerror or error))
-
-    def _open(self, name: str, flags: int, create: bool = False) -> int:
-        """Open a regular file, and make it if need be."""
-        flags |= os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a FIFO must not hang us
-        try:
-            mode = os.fstat(self.directory).st_mode & 0o666
-            fd = os.open(name, flags | (os.O_CREAT if create else 0), mode, dir_fd=self.directory)
-        except FileExistsError:  # O_NOFOLLOW and O_CREAT meet a dangling link
-            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), name) from None
-        try:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise OSError(errno.EINVAL, 'not a regular file', name)
-            if create:
-                self._adopt(fd)
-        except BaseException:
+    def _open(self, name: str, flags: int) -> int:
+        """Open a regular file."""
+        # a FIFO must not hang us
+        fd = os.open(name, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=self.directory)
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)
-            raise
+            raise OSError(errno.EINVAL, 'not a regular file', name)
         return fd
 
-    def _adopt(self, fd: int) -> None:
-        """Give a file of ours the directory's group and its read and write bits, whatever the umask made of it.
+    def _replace(self, name: str, data: bytes) -> None:
+        """Put a file in place as a whole; on disk when this returns, power cut or not.
 
-        Not only a new one: a process that was killed in between must not lock others out for good.
+        It has the directory's group and its read and write bits, whatever the umask is.
         """
-        directory, file, user = os.fstat(self.directory), os.fstat(fd), os.geteuid()
-        if file.st_uid != user:
-            return
-        if (user == 0 and directory.st_uid != 0) or file.st_gid != directory.st_gid:
-            try:  # root once must not lock the owner out
-                os.fchown(fd, directory.st_uid if user == 0 else -1, directory.st_gid)
-            except PermissionError:  # the directory belongs to a group that we are not in
-                pass
-        if stat.S_IMODE(file.st_mode) != directory.st_mode & 0o666:
+        temporary = name + '.tmp'  # one fixed name: a kill leaves at most this, and the next write removes it
+        try:
+            os.unlink(temporary, dir_fd=self.directory)
+        except FileNotFoundError:
+            pass
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600,
+                     dir_fd=self.directory)
+        try:
+            while data:
+                data = data[os.write(fd, data):]
+            directory, root = os.fstat(self.directory), os.geteuid() == 0
+            if root or os.fstat(fd).st_gid != directory.st_gid:
+                try:  # root once must not lock the owner out
+                    os.fchown(fd, directory.st_uid if root else -1, directory.st_gid)
+                except PermissionError:  # the directory belongs to a group that we are not in
+                    pass
             os.fchmod(fd, directory.st_mode & 0o666)
+            flush(fd)
+        finally:
+            os.close(fd)
+        os.rename(temporary, name, src_dir_fd=self.directory, dst_dir_fd=self.directory)
+        flush_directory(self.directory)
 
     def read_state(self) -> str | None:
         """Return the text of state.json, None without one; DamagedState for what is no text file."""
@@ -835,47 +838,37 @@ class Hold:
             raise DamagedState('it is not UTF-8') from None
 
     def write_state(self, text: str) -> None:
-        """Replace state.json as a whole; on disk when this returns, power cut or not."""
+        """Replace state.json."""
         data = text.encode('ascii')
         if len(data) > STATE_LIMIT:
             raise OSError(errno.EFBIG, 'too many waiting lanes or accounts', 'state.json')
-        temporary = 'state.json.tmp'  # one fixed name: a kill leaves at most this, and the next write removes it
-        try:
-            os.unlink(temporary, dir_fd=self.directory)
-        except FileNotFoundError:
-            pass
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600,
-                     dir_fd=self.directory)
-        try:
-            while data:
-                data = data[os.write(fd, data):]
-            self._adopt(fd)
-            flush(fd)
-        finally:
-            os.close(fd)
-        os.rename(temporary, 'state.json', src_dir_fd=self.directory, dst_dir_fd=self.directory)
-        flush_directory(self.directory)
+        self._replace('state.json', data)
 
     def put_state_aside(self) -> None:
         """Keep a damaged state.json under another name; it stays in place until a new one replaces it."""
-        aside = 'state.json.damaged'
+        aside, here = 'state.json.damaged', self.directory
         try:
-            os.unlink(aside, dir_fd=self.directory)
+            if stat.S_ISDIR(os.stat(aside, dir_fd=here, follow_symlinks=False).st_mode):
+                os.rename(aside, '%s.%d' % (aside, time.time_ns()), src_dir_fd=here, dst_dir_fd=here)
+            else:
+                os.unlink(aside, dir_fd=here)
         except FileNotFoundError:
             pass
-        except OSError:  # what was put aside before is a directory
-            os.rename(aside, '%s.%d' % (aside, time.time_ns()), src_dir_fd=self.directory, dst_dir_fd=self.directory)
         try:
-            os.link('state.json', aside, src_dir_fd=self.directory, dst_dir_fd=self.directory, follow_symlinks=False)
+            os.link('state.json', aside, src_dir_fd=here, dst_dir_fd=here, follow_symlinks=False)
         except OSError:  # a directory in its place, or a file system without links
-            os.rename('state.json', aside, src_dir_fd=self.directory, dst_dir_fd=self.directory)
+            os.rename('state.json', aside, src_dir_fd=here, dst_dir_fd=here)
 
     def append(self, lines: Iterable[str]) -> None:
         """Add lines to calls.log, each by one write; half a line that a kill left there stays on its own."""
         lines = list(lines)
         if not lines:
             return
-        fd = self._open('calls.log', os.O_RDWR | os.O_APPEND, create=True)
+        try:
+            fd = self._open('calls.log', os.O_RDWR | os.O_APPEND)
+        except FileNotFoundError:
+            self._replace('calls.log', b'')
+            fd = self._open('calls.log', os.O_RDWR | os.O_APPEND)
         try:
             size = os.fstat(fd).st_size
             torn = size > 0 and os.pread(fd, 1, size - 1) != b'\n'
@@ -1079,14 +1072,7 @@ class Gate:
 
         `carried` is the state that counts where the directory is gone; with `mend` a damaged state is put aside.
         """
-        deadline = time.monotonic() + LOCK_TIMEOUT_S
-        while True:
-            try:
-                with Hold(self.directory) as hold:
-                    return self._change_held(hold, decide, carried, mend)
-            except DirectoryGone:  # go on in a new one
-                if time.monotonic() > deadline:
-                    raise
+        return Hold(self.directory).run(lambda hold: self._change_held(hold, decide, carried, mend))
 
     def _change_held(self, hold: Hold, decide: Callable[[Turn], Any], carried: str | None, mend: bool) -> Any:
         damaged = False
@@ -1127,17 +1113,19 @@ class Gate:
 
     def _look(self, lines: int = 0) -> tuple[Turn, list[str]]:
         """Return the state as it is now, and so many log lines, without writing or creating anything."""
-        with Hold(self.directory, may_write=False) as hold:
+        def look(hold: Hold) -> tuple[Turn, list[str]]:
             try:
                 turn = self._turn(self._state_from(hold.read_state()))
             except DamagedState as damage:
                 raise self._explained(damage) from None
             return turn, hold.tail(lines) if lines else []
 
+        found: tuple[Turn, list[str]] = Hold(self.directory, may_write=False).run(look)
+        return found
+
     def _log(self, line: str) -> None:
         """Write one log line and nothing else."""
-        with Hold(self.directory) as hold:
-            hold.append(['%s %s' % (utc(self._clock.wall()), line)])
+        Hold(self.directory).run(lambda hold: hold.append(['%s %s' % (utc(self._clock.wall()), line)]))
 
     def wait(self, lane: str, account: str | None = None, *,
              watch: Callable[[float, str], object] | None = None) -> float:
@@ -1494,6 +1482,7 @@ def parse_retry_after(value: object, wall: float) -> float | None:
 # --- Notices and probes: other programs -----------------------------------------------------------------------------
 
 FIELDS = ('site', 'lane', 'url', 'what')
+LEFT_ALONE: list[subprocess.Popen[bytes]] = []  # notices that were still running; without a reference Python complains
 
 
 def split_template(template: str, fields: Iterable[str] = FIELDS) -> list[list[tuple[str, str]]]:
@@ -1559,7 +1548,10 @@ def run_notice(words: list[str], wanted: Callable[[], bool]) -> str:
     except (OSError, ValueError):  # ValueError: a program name with a NUL
         return 'missing'
     code = exit_code(process, NOTICE_TIMEOUT_S, wanted)
-    return 'running' if code is None else str(code)
+    if code is None:
+        LEFT_ALONE.append(process)
+        return 'running'
+    return str(code)
 
 
 def check_program(words: list[str]) -> None:
