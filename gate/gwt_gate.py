@@ -783,9 +783,12 @@ class Hold:
         """Open a regular file."""
         # a FIFO must not hang us
         fd = os.open(name, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=self.directory)
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise OSError(errno.EINVAL, 'not a regular file', name)
+        except OSError:
             os.close(fd)
-            raise OSError(errno.EINVAL, 'not a regular file', name)
+            raise
         return fd
 
     def _replace(self, name: str, data: bytes) -> None:
@@ -1582,6 +1585,425 @@ def run_probe(words: list[str], limit_s: float, wanted: Callable[[], bool]) -> b
     return code == 0
 
 
+# --- Walls ----------------------------------------------------------------------------------------------------------
+#
+# A row of WALLS is a name and the marks that must all hold, each a kind of evidence and a pattern. The first row that
+# holds names the wall, so the owner of a wall stands above the widgets that it borrows. Answer, URL and headers are
+# compared in lower case. To add a wall, add a row; kinds of evidence are
+#
+#   header      'name: value' of the last header block in front of the body         whole line
+#   url         where the answer came from, as '//host/path?query'                  whole line
+#   title       a <title>, also one in <noscript>; not on a page as long as an article    whole line
+#   element     'tag', 'tag#id', 'tag.class' (one line for each class), 'tag[name=v]', 'tag[type=v]',
+#               'tag[data-translate=v]'                                             whole line
+#   address     'tag //host/path?query' of what the page loads, frames, posts or refreshes to    whole line
+#   link        '//host/path?query' of an <a>                                       whole line
+#   json        'key: value' for each plain value of a JSON object that is the whole body        whole line
+#   script      code in <script>, without comments and without strings that hold more than an address  any part
+#   text        what a reader sees (its beginning)                                  any part
+#   sole text   the same, with next to nothing beside the part that matches
+#   text up to, scripts up to      the page has at most so many characters of text, so many <script> elements
+#   no KIND     the kind has no such mark
+#
+# A mark must be something that only the wall has. The vendors' sensors, widgets, libraries and names are on millions
+# of ordinary pages and prove nothing. Begin a pattern with plain characters where you can: it is found faster. In a
+# line '[^?\n]*' is cheaper than '.*', and two '.*' in front of one another are slow on a page made to be slow.
+
+# Cloudflare's numbers for "you are refused". Its other numbers (52x, 1016, 1027) are faults and limits of the site.
+_REFUSED = '(?:100[5-9]|101[0235]|1020)'
+_NEARLY_BARE = '300'  # characters: a heading, a sentence, a button
+_SHORT = '1500'  # characters: a page that explains itself, and does nothing else
+_AKAMAI = r'(?:reference ?#\d+\.[0-9a-f]+\.|errors\.edgesuite\.net/\d)'
+_TURNSTILE = r'(?:script|iframe) //challenges\.cloudflare\.com/(?:turnstile/|cdn-cgi/challenge-platform/.*turnstile).*'
+_GATE = '(?:human|robot|verif|captcha|security check)'
+_FIELD = r'(?:textarea|select|input\[type=(?!hidden|submit|button|image)[^\n]*)'
+_RECAPTCHA = r'script //(?:www\.google\.com|www\.recaptcha\.net|recaptcha\.net|www\.google\.cn)/recaptcha/'
+
+WALLS: tuple[tuple[str, ...], ...] = (
+    ('perfdrive', 'url', r'//(?:[\w-]+\.)+perfdrive\.com(?:[/?#].*)?'),
+    ('perfdrive', 'title',
+     r'(?:shieldsquare|radware bot manager) (?:captcha|block)|radware (?:(?:captcha|block) )?page'),
+    ('perfdrive', 'address', r'[\w-]+ //captcha\.perfdrive\.com(?:/.*)?'),
+    ('perfdrive', 'address', r'(?:meta|form|i?frame) //validate\.perfdrive\.com(?:[/?#].*)?'),
+    ('perfdrive', 'script',
+     r'location(?:\.\w+)?\s*[=(]\s*["\'](?:https?:)?//(?:validate|captcha)\.perfdrive\.com["\'/?]'),
+    ('perfdrive', 'script', r'window\.ssjsinternal\s*=\s*\d'),
+    ('perfdrive', 'text', r'\A.{0,80}we apologize for the inconvenience.{0,60}made us think that you are a bot',
+     'text up to', _SHORT),
+
+    ('imperva', 'address', r'iframe [^?\n]*/_incapsula_resource\?(?:.*&)?cwudnsai=.*'),
+    ('imperva', 'sole text', r'(?:request unsuccessful\. )?incapsula incident id: ?\d+-\d+'),
+    # The sensor of ordinary pages is the same script with ns= in its query, on a page that has other things to do.
+    ('imperva', 'address', r'script [^?\n]*/_incapsula_resource\?swjiylwa=(?!.*&ns=).*',
+     'text up to', '20', 'scripts up to', '1', 'no title', '.*'),
+    ('imperva', 'script', 'onprotectioninitialized', 'script', 'reeseskipexpirationcheck|showblockpage'),
+    ('imperva', 'title', r'pardon our interruption(?:\.\.\.|…)?'),
+    ('imperva', 'element', r'[\w-]+(?:#|\[name=)distil(?:captcha|unblock)form\]?'),
+    ('imperva', 'address', r'[\w-]+ //(?:cdn|unblock)\.distilnetworks\.com/.*', 'text up to', _SHORT),
+    ('imperva', 'link', r'//(?:www\.)?incapsula\.com/why-am-i-seeing-this-page.*',
+     'text', 'additional security check is required'),
+    ('imperva', 'script', '___utmvc', 'text up to', '20'),
+
+    ('cloudflare', 'header', 'cf-mitigated: challenge'),
+    ('cloudflare', 'script', r'_cf_chl_opt(?:["\']\])?\s*=\s*(?:\{|\Z)'),
+    ('cloudflare', 'script', r'/cdn-cgi/challenge-platform/(?:h/\w+/)?orchestrate/'),
+    ('cloudflare', 'address', r'script [^?\n]*/cdn-cgi/challenge-platform/(?:h/\w+/)?orchestrate/.*'),
+    # An ordinary form can have the token in its action, left over from a challenge that was passed.
+    ('cloudflare', 'element', 'form#challenge-form', 'address', r'form (?:.*[?&]__cf_chl_|[^?\n]*/cdn-cgi/l/chk_).*'),
+    ('cloudflare', 'element', r'input\[name=jschl[_-]vc\]'),
+    ('cloudflare', 'element', r'[\w-]+\.cf-error-' + _REFUSED),
+    ('cloudflare', 'element', r'h\d\[data-translate=(?:block|challenge)_headline\]'),
+    ('cloudflare', 'title', r'.* used cloudflare to restrict access', 'text', r'\b' + _REFUSED + r'\b'),
+    ('cloudflare', 'title', r'.* used cloudflare to restrict access', 'text up to', _NEARLY_BARE),
+    ('cloudflare', 'title', r'attention required! \| cloudflare'),
+    ('cloudflare', 'title', r'just a moment(?:\.\.\.|…)', 'element', r'[\w-]+#challenge-error-\w+'),
+    ('cloudflare', 'title', r'just a moment(?:\.\.\.|…)', 'address', r'(?:script|link) [^?\n]*/cdn-cgi/(?!l/|apps/).*',
+     'text up to', _SHORT),
+    ('cloudflare', 'title', r'just a moment(?:\.\.\.|…)', 'text up to', '500'),
+    ('cloudflare', 'element', r'[\w-]+#(?:challenge-error-text|trk_jschal_js|cf-challenge-running)',
+     'text up to', _SHORT),
+    ('cloudflare', 'text', r'\Aerror code: ' + _REFUSED + r'\Z', 'no title', '.*'),
+    ('cloudflare', 'json', 'cloudflare_error: true', 'json', 'error_code: ' + _REFUSED),
+    # Turnstile is a widget like any other, unless the page has nothing else to say and nothing to fill in.
+    ('cloudflare', 'address', _TURNSTILE, 'text', _GATE, 'text up to', _NEARLY_BARE, 'no element', _FIELD),
+    ('cloudflare', 'address', _TURNSTILE, 'title', f'.*{_GATE}.*', 'text up to', _NEARLY_BARE, 'no element', _FIELD),
+    ('cloudflare', 'element', r'[\w-]+\.cf-turnstile', 'text', _GATE, 'text up to', _NEARLY_BARE, 'no element', _FIELD),
+    ('cloudflare', 'element', r'[\w-]+\.cf-turnstile', 'title',
+     'verifying connection.*|security check|just a moment.*'),
+
+    ('anubis', 'element', 'script#anubis_challenge'),
+    ('anubis', 'address', r'[\w-]+ [^?\n]*/\.within\.website/x/cmd/anubis/.*'),
+    ('go-away', 'address', r'[\w-]+ [^?\n]*/\.well-known/\.git\.gammaspectra\.live/git/go-away/.*'),
+    ('go-away', 'address', '(?:meta|form|script) .*__goaway_challenge.*'),
+    ('datadome', 'address', r'script //(?:ct|i)\.captcha-delivery\.com(?:/.*)?', 'script', r'\bdd\s*=\s*\{'),
+    ('datadome', 'address', r'script //(?:ct|i)\.captcha-delivery\.com(?:/.*)?', 'text up to', _NEARLY_BARE),
+    ('datadome', 'script', r'var dd\s*=\s*\{[^{}]*["\']geo\.captcha-delivery\.com["\']'),
+    ('datadome', 'address', r'i?frame //geo\.captcha-delivery\.com/.*'),
+    ('datadome', 'url', r'//geo\.captcha-delivery\.com/.*'),
+    ('datadome', 'json', r'url: https?://geo\.captcha-delivery\.com/.*'),
+    ('akamai', 'title', 'access denied', 'text', _AKAMAI, 'text up to', _SHORT),
+    ('akamai', 'text', r'\Aaccess denied .*' + _AKAMAI, 'text up to', _SHORT),
+    ('akamai', 'script', r'/_sec/verify\?provider=interstitial', 'text up to', _NEARLY_BARE),
+    ('akamai', 'address', 'meta .*[?&]bm-verify=.*', 'text up to', _NEARLY_BARE),
+    ('perimeterx', 'element', r'[\w-]+#px-captcha', 'title',
+     r'access to this page has been denied\.?|robot or human\?'),
+    ('perimeterx', 'title', r'access to this page has been denied\.?', 'script', '_pxappid'),
+    ('perimeterx', 'title', r'access to this page has been denied\.?', 'text', 'you are using automation tools'),
+    # Some shops have the whole challenge on every page, out of sight.
+    ('perimeterx', 'script', r'/captcha/captcha\.js\?a=c', 'text up to', _SHORT),
+    ('perimeterx', 'address', r'script [^?\n]*/captcha/captcha\.js\?a=c.*', 'text up to', _SHORT),
+    ('aws-waf', 'header', 'x-amzn-waf-action: (?:challenge|captcha)'),
+    ('aws-waf', 'script', r'gokuprops\s*=', 'address', r'script //[\w.-]*\.awswaf\.com/.*'),
+    ('aws-waf', 'script', r'gokuprops\s*=', 'text up to', _NEARLY_BARE),
+    ('aws-waf', 'script', r'awswafintegration\.(?:gettoken|(?:check)?forcerefresh(?:token)?)\b',
+     'element', r'[\w-]+#challenge-container'),
+    ('sucuri', 'title', 'sucuri website firewall - access denied|access denied - sucuri website firewall'),
+    ('sucuri', 'script', 'sucuri_cloudproxy_js', 'text up to', _NEARLY_BARE),
+    ('siteground', 'address', r'(?:meta|form|i?frame|script) [^?\n]*/\.well-known/sgcaptcha/.*'),
+    ('siteground', 'url', r'//[^/\n]+/\.well-known/sgcaptcha/.*'),
+    ('ddos-guard', 'title', 'ddos-guard'),
+    ('ddos-guard', 'address', r'[\w-]+ [^?\n]*/\.well-known/ddos-guard/(?:ddg-captcha-page|js-challenge)/.*'),
+    ('f5', 'text', r'\Athe requested url was rejected\. please consult with your administrator\..{0,40}support id',
+     'text up to', '500'),
+    ('kasada', 'script', r'window\.kpsdk\s*=\s*\{', 'address', r'script [^?\n]*/ips\.js\?.*', 'text up to', '50'),
+    ('fastly', 'address', r'[\w-]+ [^?\n]*/_fs-ch-.*', 'title', 'client challenge'),
+    ('fastly', 'address', r'[\w-]+ [^?\n]*/_fs-ch-.*', 'text up to', _NEARLY_BARE),
+    ('vercel', 'title', 'vercel security checkpoint'),
+    ('vercel', 'header', 'x-vercel-mitigated: challenge'),
+
+    ('hcaptcha', 'element', r'[\w-]+\.h-captcha'),
+    ('hcaptcha', 'title', 'hcaptcha solve page'),
+    ('hcaptcha', 'address', r'script //(?:[\w-]+\.)?hcaptcha\.com/1/api\.js.*', 'element', 'form',
+     'text up to', _NEARLY_BARE),
+    ('recaptcha', 'url', r'//(?:www|ipv[46])\.google\.[a-z]{2,3}(?:\.[a-z]{2})?/sorry(?:[/?#].*)?'),
+    ('recaptcha', 'element', r'[\w-]+\.g-recaptcha'),
+    ('recaptcha', 'address', r'iframe [^?\n]*/recaptcha/(?:api|enterprise)/fallback\?.*'),
+    ('recaptcha', 'script', r'grecaptcha(?:\.enterprise)?\.render\s*\(', 'script', r'sitekey["\']?\s*:'),
+    ('recaptcha', 'element', 'form#captcha-form', 'address', _RECAPTCHA + '.*'),
+    ('recaptcha', 'title', 'recaptcha solve page'),
+    # render=KEY is version 3, which counts points in the background and never asks anything.
+    ('recaptcha', 'address', _RECAPTCHA + r'(?:api|enterprise)\.js(?!.*[?&]render=(?!explicit|onload)).*',
+     'element', 'form', 'text up to', _NEARLY_BARE),
+)
+
+_WHOLE_LINE = ('header', 'url', 'title', 'element', 'address', 'link', 'json')
+_ARTICLE = 4000  # characters of text: no wall says that much, but an article on a wall may have its title
+_TEXT_KEPT = 8000  # characters
+_VALUE_KEPT = 2000  # characters of an attribute
+_TAG_KEPT = 256 * 1024  # characters
+_HEADERS_KEPT = 64 * 1024  # bytes of a block
+_BESIDE = 60  # characters that may stand beside a sole text
+
+
+def challenge(body: str | bytes | bytearray | memoryview, url: str = '') -> str | None:
+    """Name the bot wall in an answer, or return None.
+
+    `body` may begin with response headers (`curl -i`) and may be gzip or UTF-16; its first 4 MiB count. `url` is where
+    the answer came from in the end. A wall's owner beats the widget that it shows. No wall: a page that talks about
+    walls, quotes one as text, loads a vendor's library or sensor, or is an error of the site itself. Raises TypeError
+    for anything but text or bytes, and nothing for any content.
+    """
+    evidence = _evidence(body, url)
+    for name, *marks in WALLS:
+        if all(_holds(kind, pattern, evidence) for kind, pattern in zip(marks[::2], marks[1::2])):
+            return name
+    return None
+
+
+def _holds(kind: str, pattern: str, evidence: dict[str, str]) -> bool:
+    if kind.startswith('no '):
+        return not _holds(kind[3:], pattern, evidence)
+    if kind.endswith(' up to'):
+        return len(evidence[kind[:-6]]) <= int(pattern)
+    if kind in _WHOLE_LINE:  # the line break in front is a plain prefix, for which `re` has a fast search; '^' has not
+        return bool(evidence[kind]) and re.search(f'\n(?:{pattern})(?=\n)', evidence[kind]) is not None
+    text = evidence['text' if kind == 'sole text' else kind]
+    found = re.search(pattern, text)
+    return found is not None and (kind != 'sole text' or len(text) - len(found.group()) <= _BESIDE)
+
+
+def _evidence(body: str | bytes | bytearray | memoryview, url: str) -> dict[str, str]:
+    """Return the evidence of each kind; lines begin and end with a line break."""
+    if isinstance(body, str):
+        data = body[:FILE_LIMIT].encode('utf-8', 'surrogatepass')
+    elif isinstance(body, (bytes, bytearray, memoryview)):
+        data = bytes(body[:FILE_LIMIT])
+    else:
+        raise TypeError(f'challenge() takes str or bytes, not {type(body).__name__}')
+    headers, redirect, start = _header_blocks(data)
+    text = _decoded(data[start:start + FILE_LIMIT]).lower()
+    page = _Page()
+    json_lines: list[str] = []
+    if re.match(r'\s*(?:\{\s*(?:["}]|\Z)|\[\s*[\[{"\d\]])', text):  # markup in a JSON string is a quotation
+        json_lines = _json_lines(text)
+    elif not re.match(_SOURCE_CODE, text) or '</script' in text:
+        if not text.lstrip().startswith('<'):  # a text that quotes markup as Markdown does
+            text = re.sub(r'(?s:```.*?(?:```|\Z))|`[^`\n]*`', ' ', text)
+        page.read(text)
+        if page.text.startswith('{'):  # JSON as a browser saves it
+            json_lines = _json_lines(page.text)
+    return {
+        'header': _lines(headers), 'url': _lines([_address(url[:_VALUE_KEPT].lower()), redirect]),
+        'title': _lines(page.titles if len(page.text) <= _ARTICLE else []), 'element': _lines(page.elements),
+        'address': _lines(page.addresses), 'link': _lines(page.links), 'json': _lines(json_lines),
+        'script': _code(''.join(page.scripts)), 'scripts': '.' * page.script_count, 'text': page.text}
+
+
+_SELECTORS = {'id': '#%s', 'name': '[name=%s]', 'type': '[type=%s]', 'data-translate': '[data-translate=%s]'}
+_ADDRESSES = ('src', 'href', 'action', 'data')
+# The beginning of an answer that is a program: markup in its strings is no element.
+_SOURCE_CODE = (r'\s*(?:/[/*]|#!|["\'(!;]|(?:from [\w.]+ )?import [\w.{*]|'
+                r'(?:var|let|const|function|class|def|export|window|self|if|return|define|typeof)\b[^\n<]{0,80}[=;{(])')
+# The rest of a tag behind its name, as browsers read it: a quote counts only behind '='. It matches anything, so it
+# never goes back; the bound keeps the stack of `re` small, and read() goes on where it stopped.
+_TAG_REST = r'(?:[^>=]+|=\s*(?:"[^"]*(?:"|\Z)|\'[^\']*(?:\'|\Z))?){0,200}>?'
+# Group 1 opens something that is not markup up to its end. Tags without attributes tell nothing and are not matched.
+_TOKEN = (r'<(?=[a-z!?])(?:!--(?:[^-]*--|-?)>|(!--|!\[cdata\[)|'
+          r'(?:(script|style|title|textarea|xmp|iframe|noembed|noframes|template)(?=[\s/>]|\Z)|'
+          r'(form(?=[\s/>])|[a-z][\w:-]{0,30}(?=[\s/])(?!\s*/?>)))' + _TAG_REST + r'|[!?](?=[^<>]*<)[^>]*>?)')
+_ATTRIBUTE = (r'(class|id|name|type|src|href|action|data|content|http-equiv|data-translate)'
+              r'\s*=\s*("[^"]*"?|\'[^\']*\'?|[^\s>]*?(?=/?>|\s|\Z))|[^\s/>=]+(?:\s*=\s*(?:"[^"]*"?|\'[^\']*\'?|[^\s>]*))?')
+
+
+class _Page:
+    """What a page of markup, in lower case, consists of."""
+
+    def __init__(self) -> None:
+        self.titles: list[str] = []
+        self.elements: set[str] = set()
+        self.addresses: set[str] = set()
+        self.links: set[str] = set()
+        self.scripts: list[str] = []
+        self.script_count = 0
+        self.text = ''
+        self.find_attributes = re.compile(_ATTRIBUTE).findall
+
+    def read(self, text: str) -> None:
+        """Take the page apart in one pass.
+
+        html.parser takes quadratic time on some pages in every Python before 3.13.6, and is slow on all others.
+        """
+        types: dict[str, str] = {}  # by tag: most tags of a big page are written the same way many times
+        pieces: list[str] = []
+        at = 0
+        scan, more = re.compile(_TOKEN).finditer, re.compile(_TAG_REST).match
+        while at < len(text):
+            for token in scan(text, at):
+                if at < token.start():
+                    pieces.append(text[at:token.start()])
+                at = token.end()
+                tag = token.group()
+                if tag in types and not token.group(2):
+                    continue
+                section, raw, name = token.groups()
+                if raw or name:
+                    while text[at - 1] != '>' and at < len(text):
+                        rest = more(text, at)
+                        at = rest.end() if rest else len(text)
+                    tag = text[token.start():at]
+                if not section and tag not in types:
+                    types[tag] = self._element(raw or name, tag) if raw or name else ''
+                if section or raw:
+                    end = text.find({'!--': '-->', '![cdata[': ']]>'}.get(section, f'</{raw}'), at)
+                    content = text[at:end] if end >= 0 else text[at:]
+                    if raw == 'title':
+                        self.titles.append(_plain(content[:_VALUE_KEPT]))
+                    elif raw == 'script':
+                        self._script(types[tag], content)
+                    elif raw == 'iframe':  # what it says to a reader without frames
+                        pieces.append(content[:_VALUE_KEPT])
+                    at += len(content) + (3 if section else 0)
+                if at != token.end():
+                    break
+            else:
+                break
+        pieces.append(text[at:])
+        seen_by_reader = re.sub(r'\s+|<[a-z/!?][^>]*>?', ' ', ' '.join(pieces))
+        self.text = _plain(seen_by_reader[:8 * _TEXT_KEPT])[:_TEXT_KEPT]
+
+    def _element(self, tag_name: str, tag: str) -> str:
+        """Note the marks of a start tag and return its type attribute."""
+        self.elements.add(tag_name)
+        values: dict[str, str] = {}
+        for name, written in self.find_attributes(tag, len(tag_name) + 1, _TAG_KEPT):
+            if not name or name in values:  # of two, the first counts
+                continue
+            quote = written[:1]
+            value = _plain((written.strip(quote) if quote in ('"', "'") else written)[:_VALUE_KEPT])
+            values[name] = value
+            if name == 'class':
+                self.elements.update([f'{tag_name}.{token}' for token in value.split()])
+            elif name in _SELECTORS:
+                self.elements.add(tag_name + _SELECTORS[name] % value)
+            elif name in _ADDRESSES and tag_name != 'a':
+                self.addresses.add(f'{tag_name} {_address(value)}')
+        if tag_name == 'input' and 'type' not in values:
+            self.elements.add('input[type=text]')
+        elif tag_name == 'meta' and values.get('http-equiv') == 'refresh':
+            target = re.sub(r'\A[\d.\s]*[;,]?\s*(?:url\s*=\s*)?["\']?', '', values.get('content', ''))
+            self.addresses.add(f'meta {_address(target)}')
+        elif tag_name == 'a' and 'href' in values:
+            self.links.add(_address(values['href']))
+        return values.get('type', '')
+
+    def _script(self, kind: str, code: str) -> None:
+        self.script_count += 1
+        # Data and templates also lie in scripts; a type like 'c0ffee-text/javascript' is one that Cloudflare delays.
+        if not kind or re.search('javascript|ecmascript|module', kind):
+            self.scripts.append(code)
+
+
+def _lines(items: list[str] | set[str]) -> str:
+    items = [item for item in items if item]
+    return '\n' + '\n'.join(items) + '\n' if items else ''
+
+
+def _plain(text: str) -> str:
+    """Decode the entities and make each run of white space one blank."""
+    if '&' in text:
+        from html import unescape
+        # Python refuses, and in older versions takes for ever, to read a number of thousands of digits.
+        text = unescape(re.sub('&#x?[0-9a-f]{30,};?', ' ', text)).lower()
+    return ' '.join(text.split())
+
+
+def _address(url: str) -> str:
+    """Write an address as '//host/path?query', or as it is where it has no host."""
+    if '//' not in url and '\\' not in url:
+        return url
+    host = r'\A\s*(?:https?:)?//(?:[^/?#@]*@)?([^/?#:]*?)\.?(?::\d*)?(?=[/?#]|\Z)'
+    return re.sub(host, r'//\1', url.replace('\\', '/'))
+
+
+def _code(scripts: str) -> str:
+    """Drop comments and strings, but for strings that can be an address or a name.
+
+    A string with blanks, markup or braces in it is text, and may quote the code of a wall.
+    """
+    before_regex = r'(=,:;!&|?{}\['  # behind these a slash begins a regular expression, which may hold a quote
+    scripts = re.sub(r'\\.', '', scripts.replace('\\/', '/'), flags=re.DOTALL)
+    return ''.join(re.findall(
+        rf'(?:(?<=[{before_regex}])|(?<=[{before_regex}] ))/[^/*\n][^/\n]{{0,200}}/+'
+        rf'|((?:[^"\'`/]+|"[^\s<{{"\'`]*"|\'[^\s<{{"\'`]*\''
+        rf'|(?<![{before_regex}])(?<![{before_regex}] )/(?![/*])){{1,64}})'
+        r'|(?:(?:"[^"\n]*"?|\'[^\'\n]*\'?|`[^`]*`?|(?s:/\*.*?(?:\*/|\Z))|//[^\n]*)\s*){1,64}', scripts))
+
+
+def _json_lines(text: str) -> list[str]:
+    import json
+    if len(text) > 2 * _TEXT_KEPT:  # no wall is that long
+        return []
+    for attempt in (text, text.rpartition(',')[0] + '}'):  # the second for one that is cut off
+        try:
+            found = json.loads(attempt)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(found, dict):
+            return [_plain(f'{key}: {value}'.lower()) for key, value in found.items()
+                    if not isinstance(value, (dict, list))]
+    return []
+
+
+def _header_blocks(data: bytes) -> tuple[list[str], str, int]:
+    """Return the last block of headers, the address of the last redirect, and where the body begins."""
+    headers: list[str] = []
+    redirect, at = '', 0
+    for _ in range(100):  # curl follows 50 redirects
+        status = re.compile(rb'HTTP/\d(?:\.\d)?[ \t]+(\d\d\d)([^\n]*)').match(data, at)
+        if not status:
+            break
+        blank = re.compile(rb'\r?\n\r?\n').search(data, status.end())
+        block = data[status.end():blank.start() if blank else len(data)][:_HEADERS_KEPT].decode('latin-1').lower()
+        at = blank.end() if blank else len(data)
+        pairs = [line.partition(':') for line in block.split('\n')]
+        headers = [f'{name.strip()}: {value.strip()}' for name, _, value in pairs]
+        code = status.group(1)
+        if code[:1] == b'3':
+            for name, _, value in pairs:
+                if name.strip() == 'location' and '//' in value:
+                    redirect = _address(value.strip())
+        # Behind any other answer comes its body, which may quote headers.
+        if code[:1] not in b'13' and code not in (b'401', b'407') and b'established' not in status.group(2).lower():
+            break
+    return headers, redirect, at
+
+
+def _decoded(data: bytes) -> str:
+    if data[:2] == b'\x1f\x8b':
+        data = _gunzip(data)
+    head = data[:256]
+    wide, narrow = head[1::2].count(0), head[::2].count(0)
+    encoding = 'utf-8'
+    if head[:2] in (b'\xff\xfe', b'\xfe\xff'):
+        encoding = 'utf-16'
+    elif 2 * max(wide, narrow) > len(head) // 2 and 8 * min(wide, narrow) < len(head):
+        encoding = 'utf-16-le' if wide > narrow else 'utf-16-be'
+    text = data.decode(encoding, 'replace').lstrip('\ufeff')
+    controls = r'[\x00-\x08\x0e-\x1f]'
+    if re.search(controls, text[:16]) or len(re.findall(controls, text[:1000])) > 50:
+        return ''  # a picture or an archive; markup that is buried in it is none
+    return text.replace('\0', '')
+
+
+def _gunzip(data: bytes) -> bytes:
+    """Unpack what can be unpacked of a gzip, at most `FILE_LIMIT` bytes and a little."""
+    import zlib
+    unpacker = zlib.decompressobj(31)
+    pieces: list[bytes] = []
+    room = FILE_LIMIT
+    step = 1 + len(data) // 65536  # small, since the output of a step is lost when the data are damaged in it
+    for at in range(0, len(data), step):
+        try:
+            piece = unpacker.decompress(data[at:at + step])
+        except zlib.error:
+            break
+        pieces.append(piece)
+        room -= len(piece)
+        if room <= 0 or unpacker.eof:
+            break
+    return b''.join(pieces)[:FILE_LIMIT]
+
+
 # --- Files from outside, profiles, tokens ---------------------------------------------------------------------------
 
 
@@ -1679,7 +2101,3 @@ def reread_token(path: str | os.PathLike[str], token: str | None) -> str | None:
     except (OSError, ValueError):
         return None
     return now if now and now != (token or '').strip() else None
-
-
-def challenge(body, url=''):
-    return None
