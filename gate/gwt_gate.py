@@ -24,6 +24,7 @@ import json
 import math
 import os
 import re
+import signal
 import stat
 import sys
 import time
@@ -690,6 +691,8 @@ class Hold:
         """
         deadline = time.monotonic() + LOCK_TIMEOUT_S
         while True:
+            # whoever presses Ctrl-Z must not stop all the others
+            held_back = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTSTP])
             try:
                 if self._enter(deadline):
                     return function(self)
@@ -704,6 +707,7 @@ class Hold:
                     self._close()
                 finally:
                     self._close()  # a signal's exception may have cut the first one short
+                    signal.pthread_sigmask(signal.SIG_SETMASK, held_back)
             if time.monotonic() > deadline:
                 raise GateError('%s or its lock file is removed again and again' % one_line(self.path))
 
@@ -1530,18 +1534,30 @@ def start(words: list[str]) -> subprocess.Popen[bytes]:
                             stderr=subprocess.DEVNULL, start_new_session=True)
 
 
-def exit_code(process: subprocess.Popen[bytes], limit_s: float, wanted: Callable[[], bool]) -> int | None:
-    """Return how a program ends; None if it does not within `limit_s` real seconds or is not `wanted` any more."""
-    import subprocess
-    deadline = time.monotonic() + limit_s
+def exit_code(process: subprocess.Popen[bytes], limit_s: float, wanted: Callable[[], bool]) -> str:
+    """Return how a program ends, as text; 'running' if it does not within `limit_s` real seconds or is not `wanted`
+    any more, 'unknown' where somebody else fetched its end.
+    """
+    now = time.monotonic()
+    deadline, look_at, nap_s = now + limit_s, now, 0.001
     while True:
-        left_s = deadline - time.monotonic()
-        if left_s <= 0 or not wanted():
-            return process.poll()
-        try:
-            return process.wait(min(LOOK_S, left_s))
-        except subprocess.TimeoutExpired:
-            pass
+        try:  # Popen.wait would call it a success when the end is lost, as it is where SIGCHLD is ignored
+            ended, status = os.waitpid(process.pid, os.WNOHANG)
+        except ChildProcessError:
+            process.returncode = -1
+            return 'unknown'
+        if ended:
+            process.returncode = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+            return str(process.returncode)
+        now = time.monotonic()
+        if now >= deadline:
+            return 'running'
+        if now >= look_at:
+            if not wanted():
+                return 'running'
+            look_at = now + LOOK_S
+        time.sleep(min(nap_s, deadline - now))
+        nap_s = min(2 * nap_s, 0.05)
 
 
 def run_notice(words: list[str], wanted: Callable[[], bool]) -> str:
@@ -1551,10 +1567,9 @@ def run_notice(words: list[str], wanted: Callable[[], bool]) -> str:
     except (OSError, ValueError):  # ValueError: a program name with a NUL
         return 'missing'
     code = exit_code(process, NOTICE_TIMEOUT_S, wanted)
-    if code is None:
+    if code == 'running':
         LEFT_ALONE.append(process)
-        return 'running'
-    return str(code)
+    return code
 
 
 def check_program(words: list[str]) -> None:
@@ -1569,7 +1584,6 @@ def run_probe(words: list[str], limit_s: float, wanted: Callable[[], bool]) -> b
 
     It is killed with its children otherwise. Raises GateError when it cannot be run (exit 126, 127: a shell's word).
     """
-    import signal
     try:
         process = start(words)
     except (OSError, ValueError) as error:
@@ -1577,12 +1591,15 @@ def run_probe(words: list[str], limit_s: float, wanted: Callable[[], bool]) -> b
     try:
         code = exit_code(process, limit_s, wanted)
     finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
+        if process.returncode is None:
+            try:
+                os.killpg(process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
             process.wait()
-    if code in (126, 127):
-        raise GateError('the probe cannot be run (exit %d): %s' % (code, one_line(' '.join(words))))
-    return code == 0
+    if code in ('126', '127'):
+        raise GateError('the probe cannot be run (exit %s): %s' % (code, one_line(' '.join(words))))
+    return code == '0'
 
 
 # --- Walls ----------------------------------------------------------------------------------------------------------
@@ -2052,11 +2069,12 @@ def load_profile(host: str, path: str | os.PathLike[str] | None = None) -> dict[
     header: list[str] = []
     try:
         for cells in reader:
-            if not cells:
+            if not any(map(str.strip, cells)):
                 continue
             if not header:
                 header = [cell.strip() for cell in cells]
-                if 'host' not in header or not set(LIMITS) & set(header) or len(set(header)) < len(header):
+                needed = [cell for cell in header if cell in ('host', *LIMITS)]
+                if 'host' not in needed or len(needed) < 2 or len(set(needed)) < len(needed):
                     raise ValueError('the header needs a column host and some of per_hour, burst, cooldown, each once')
                 continue
             if len(cells) > len(header):
