@@ -358,8 +358,9 @@ class State:
     def from_json(cls, text: str, start_s: float) -> State:
         """Read a state; a missing key has its default, an unknown one rides along. DamagedState says what is wrong."""
         try:
-            data = json.loads(text, parse_constant=lambda name: 1 / 0)
-        except (ValueError, ZeroDivisionError, RecursionError):
+            data = json.loads(text)
+            json.dumps(data, allow_nan=False)  # reading takes NaN, Infinity and 1e999
+        except (ValueError, RecursionError):
             raise DamagedState('it is not JSON') from None
         if not isinstance(data, dict):
             raise DamagedState('it is not a JSON object')
@@ -372,10 +373,6 @@ class State:
                 setattr(state, name, value)
             else:
                 state.unknown[name] = value
-        try:
-            json.dumps(state.unknown, allow_nan=False)
-        except ValueError:
-            raise DamagedState('it holds a number that is none') from None
         return state
 
     def to_json(self) -> str:
@@ -683,6 +680,7 @@ class Hold:
     def __init__(self, path: str, may_write: bool = True) -> None:
         self.path, self.may_write, self.missing = path, may_write, False
         self.directory = self.lock = -1
+        self.vanished = 0
 
     def run(self, function: Callable[[Hold], Any]) -> Any:
         """Lock, call `function` with this hold, unlock; return what it returns. OSError inside becomes GateError.
@@ -697,7 +695,7 @@ class Hold:
                 if self._enter(deadline):
                     return function(self)
             except FileNotFoundError:  # what we use we have made: somebody removes the directory, go on in a new one
-                pass
+                time.sleep(0.01)
             except OSError as error:
                 name = error.filename
                 where = os.fsdecode(os.path.join(os.fsencode(self.path), os.fsencode(name))) if name else self.path
@@ -742,8 +740,11 @@ class Hold:
         try:
             os.makedirs(self.path, 0o700, exist_ok=True)
             parent = os.open(os.path.dirname(self.path), os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:  # removed by somebody at the same moment
-            return False
+        except FileNotFoundError as error:  # removed by somebody at the same moment, unless it happens again and again
+            self.vanished += 1
+            if self.vanished > 10:
+                raise GateError('cannot make %s: %s' % (one_line(self.path), error.strerror)) from error
+            raise
         except PermissionError:  # a parent that may be written but not read cannot be flushed
             if not os.path.isdir(self.path):
                 raise
@@ -814,7 +815,7 @@ class Hold:
             if root or os.fstat(fd).st_gid != directory.st_gid:
                 try:  # root once must not lock the owner out
                     os.fchown(fd, directory.st_uid if root else -1, directory.st_gid)
-                except PermissionError:  # the directory belongs to a group that we are not in
+                except OSError:  # a group that we are not in, or a sandbox that does not know it
                     pass
             os.fchmod(fd, directory.st_mode & 0o666)
             flush(fd)
@@ -901,8 +902,12 @@ class Hold:
         finally:
             os.close(fd)
         lines = data.split(b'\n')[1 if size > TAIL_BYTES else 0:-1]  # neither begun before nor cut off by a kill
-        texts = (line.replace(b'\0', b'').decode('utf-8', 'backslashreplace') for line in lines)
-        return [one_line(text, TAIL_BYTES) for text in texts if text][-count:]
+        found: list[str] = []
+        while lines and len(found) < count:
+            text = lines.pop().replace(b'\0', b'').decode('utf-8', 'backslashreplace')  # NULs are left by a power cut
+            if text:
+                found.append(one_line(text, TAIL_BYTES))
+        return found[::-1]
 
 
 # --- The clock ------------------------------------------------------------------------------------------------------
