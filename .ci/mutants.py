@@ -47,7 +47,7 @@ def tests(directory, patterns):
 
 def attempt(mutant):
     """Return what is wrong with a mutant, '' when the tests notice it."""
-    name, target, patterns, old, new = mutant
+    _, target, patterns, old, new = mutant
     with tempfile.TemporaryDirectory(prefix='gwt-gate-mutant-') as directory:
         copy = os.path.join(directory, 'gate')
         shutil.copytree(GATE, copy, ignore=shutil.ignore_patterns('__pycache__'))
