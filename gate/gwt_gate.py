@@ -812,11 +812,11 @@ class Hold:
             while data:
                 data = data[os.write(fd, data):]
             directory, root = os.fstat(self.directory), os.geteuid() == 0
-            if root or os.fstat(fd).st_gid != directory.st_gid:
-                try:  # root once must not lock the owner out
+            try:  # root once must not lock the owner out
+                if root or os.fstat(fd).st_gid != directory.st_gid:
                     os.fchown(fd, directory.st_uid if root else -1, directory.st_gid)
-                except OSError:  # a group that we are not in, or a sandbox that does not know it
-                    pass
+            except OSError:  # a group that we are not in, or a sandbox that does not know it
+                pass
             os.fchmod(fd, directory.st_mode & 0o666)
             flush(fd)
         finally:
