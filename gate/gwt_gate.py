@@ -626,7 +626,7 @@ def ask(state: State, settings: Settings, now: float, wall: float, waiter: Waite
             state.priority_run = 0
         return None
     if not place:
-        return Wait(due, due - now, why)
+        return Wait(due, due - now, 'pause: ' + state.pause['why'] if state.pause and why == 'pause' else why)
     turn = max(first_due, now) + place * state.gap_s  # at the earliest: all those before it take one slot each
     return Wait(min(due, turn), turn - now, '%d before it in the queue' % place)
 
@@ -702,9 +702,11 @@ class Hold:
                 raise GateError('cannot use %s: %s' % (one_line(where), error.strerror or error)) from error
             finally:
                 try:
-                    self._close()
+                    try:
+                        self._close()
+                    finally:
+                        self._close()  # a signal's exception may have cut the first one short
                 finally:
-                    self._close()  # a signal's exception may have cut the first one short
                     signal.pthread_sigmask(signal.SIG_SETMASK, held_back)
             if time.monotonic() > deadline:
                 raise GateError('%s or its lock file is removed again and again' % one_line(self.path))

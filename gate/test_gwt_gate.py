@@ -2591,7 +2591,7 @@ class QueueFakeClock(GateCase):
         patience = mock.patch.object(gwt_gate, 'LOCK_TIMEOUT_S', 0.5)  # for a lock that one holds oneself
         patience.start()
         self.addCleanup(patience.stop)
-        before, interrupted = sys.gettrace(), True
+        before, mask, interrupted = sys.gettrace(), signal.pthread_sigmask(signal.SIG_BLOCK, []), True
         while interrupted:
             os.unlink(self.path('state.json'))
             with open(self.path('state.json'), 'wb') as file:
@@ -2606,6 +2606,9 @@ class QueueFakeClock(GateCase):
                 pass
             finally:
                 sys.settrace(before)
+            masked = signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            if interrupted and 'pthread_sigmask' not in lines[at[0][1] - 1]:
+                self.assertEqual(masked, mask, 'Ctrl-Z stays blocked after an interrupt in %s, line %d' % at[0])
             for name in ('lock', '.'):
                 fd = os.open(self.path(name), os.O_RDONLY)
                 try:
@@ -2737,6 +2740,23 @@ gwt_gate.LOOK_S = 0.1
 sys.argv[1:] = ['--dir', sys.argv[1], 'wait', 'a']
 runpy.run_path(%r, run_name='__main__')
 """ % PROGRAM  # ten times as fast as in life
+STOP_INSIDE = """
+import os, signal
+record, stops = gwt_gate.record_call, [signal.SIGTSTP]
+def stopped(*arguments):
+    record(*arguments)
+    while stops:
+        os.kill(os.getpid(), stops.pop())
+gwt_gate.record_call = stopped
+gwt_gate.Gate(sys.argv[1], start=0.05).wait('a')
+"""
+
+
+def own_group():
+    """Be a job of its own, or Ctrl-Z does not stop the process where nobody could continue it."""
+    os.setpgid(0, 0)
+    signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTSTP])
 
 
 def like_a_job_in_the_foreground():
@@ -2921,6 +2941,20 @@ class QueueProcesses(GateCase):
                 self.assertGreater(seconds, 1.5)  # the gap and the grace, less what passed before it asked
                 self.assertLess(seconds, 3)  # 2.0 on a quiet machine; a second for each of three would be 4
 
+    def test_a_lane_stopped_by_ctrl_z_in_the_midst_of_its_turn_lets_the_lock_go_first(self):
+        process = self.start_python(STOP_INSIDE, preexec_fn=own_group)
+        _, status = os.waitpid(process.pid, os.WUNTRACED)
+        self.assertTrue(os.WIFSTOPPED(status), status)
+        for name in ('lock', '.'):
+            fd = os.open(self.path(name), os.O_RDONLY)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError if it was stopped with it
+            finally:
+                os.close(fd)
+        self.assertEqual(self.log(), ['CALL a gap=0.050'])
+        process.send_signal(signal.SIGCONT)
+        self.assertEqual(process.wait(20), 0)
+
     def test_ctrl_c_and_sigterm_give_the_place_up_at_once(self):
         self.gate.wait('first')
         processes = [self.start_program('wait', lane, stderr=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -3068,6 +3102,7 @@ class CommonClock:
             self.changed.notify_all()
 
     def sleep(self, seconds):
+        assert 0 < seconds <= 1, 'a wait looks at the state about once a second, not after %r' % seconds
         with self.changed:
             wake = self.now + seconds
             self.wakes.append(wake)
@@ -3152,6 +3187,8 @@ class NoticesCase(UnflushedCase):
 
     def run_probe(self, words, *rest):
         self.probes.append((self.clock.now, words))
+        self.assertLess(len(self.probes), 100, 'there is no end of probes')
+        self.probe_wanted = rest[-1]
         result = self.probe_results.pop(0) if self.probe_results else False
         return result() if callable(result) else result
 
@@ -3450,12 +3487,11 @@ class WaitClearFakeClock(NoticesCase):
         self.assertEqual(self.refused(gate).why, '429')
 
     def test_the_first_probe_runs_at_once_and_each_further_one_after_every_seconds(self):
-        self.after(0.5, lambda: None)
         gate = self.park()
         begin = self.clock.now
         self.probe_results = [False, False, False, True]
-        self.assertIs(gate.wait_clear('true', every=40), True)
-        self.assertEqual([at - begin for at, _ in self.probes], [0, 40, 80, 120])
+        self.assertIs(gate.wait_clear('true', every=2.5), True)
+        self.assertEqual([at - begin for at, _ in self.probes], [0, 2.5, 5, 7.5])
         self.assertEqual(self.log()[-1], 'CLEAR probe passed (parking: captcha on /search)')
         self.assertNotIn('human', gate.status())
         self.assertEqual(gate.status()['gap_s'], 45)
@@ -3533,7 +3569,7 @@ class WaitClearFakeClock(NoticesCase):
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(20)
         self.probes = [(at - begin, words) for at, words in self.probes]
         self.notice_times = [at - begin for at in self.notice_times]
         return [ends[number] for number in range(len(delays))]
@@ -3590,6 +3626,7 @@ class WaitClearFakeClock(NoticesCase):
                     gate.clear('solved')
                     self.clock.advance(between)
                     gate.human('b', 'another wall', '', 'tell')
+                    self.assertIs(self.probe_wanted(), False)  # it is not waited for any longer
                     return True
 
                 self.probe_results = [solved_and_parked_again]
@@ -4330,6 +4367,9 @@ class TokenFakeClock(UnflushedCase):
 class ProgramsCase(PeopleCase):
     """Real notices and probes, on the real clock."""
 
+    NULL = os.stat(os.devnull).st_rdev
+    ALONE = repr([True, NULL, NULL, NULL]).encode()  # what NOTICE keeps of a process group of its own and no pipe
+
     def setUp(self):
         super().setUp()
         self.kept = self.temporary()
@@ -4383,9 +4423,9 @@ class HumanTests(ProgramsCase):
         texts = [(nasty + mark).encode('utf-8') + b'\xff\x80' for mark in ('lane', 'what', 'url')]
         code, out, err = self.run_program(
             b'human', texts[0], texts[1], b'--url', texts[2],
-            '--notify', self.notice('{lane} {what} {url} "{site} {{}}"'))
+            '--notify', self.notice('{lane} {what} {url} "{site} {{}}"'), input=b'not for the notice')
         self.assertEqual((code, out, err), (0, '', ''))
-        self.assertEqual([run[1:] for run in self.runs()], [[*texts, b'site.example {}']])
+        self.assertEqual(self.runs(), [[self.ALONE, *texts, b'site.example {}']])
         self.assertFalse(os.path.exists(canary))
         self.assertEqual([line.split()[0] for line in self.log()], ['HUMAN', 'NOTIFY'])
         self.assertTrue(all(line.isprintable() for line in self.log()))
@@ -4393,9 +4433,7 @@ class HumanTests(ProgramsCase):
     def test_a_notice_has_no_input_no_pipe_and_a_process_group_of_its_own(self):
         gate = Gate(self.directory)
         self.assertIs(gate.human('a', 'w' * 5000, 'u' * 5000, self.notice()), True)
-        null = os.stat(os.devnull).st_rdev
-        self.assertEqual(self.runs(), [[repr([True, null, null, null]).encode(), b'a', b'w' * 2000, b'u' * 2000,
-                                        b'site.example']])
+        self.assertEqual(self.runs(), [[self.ALONE, b'a', b'w' * 2000, b'u' * 2000, b'site.example']])
 
     def test_a_notice_that_stays_behind_does_not_hold_the_callers_output(self):
         notice = self.shell('sleep 50 & echo $! > "$1/new"; mv "$1/new" "$1/pid"', self.kept)
@@ -4434,8 +4472,7 @@ class HumanTests(ProgramsCase):
 
     def test_a_notice_that_does_not_end_is_left_alone_and_counts_as_told(self):
         notice = self.shell('echo $$ > "$1/new"; mv "$1/new" "$1/pid"; exec sleep 50', self.kept)
-        with mock.patch.object(gwt_gate, 'NOTICE_TIMEOUT_S', 0.3), warnings.catch_warnings():
-            warnings.simplefilter('ignore', ResourceWarning)  # that it is still running is the point
+        with mock.patch.object(gwt_gate, 'NOTICE_TIMEOUT_S', 0.3):
             self.assertEqual(self.outcome(Gate(self.directory).human, 'a', CAPTCHA, '', notice), (True, ''))
         self.assertEqual(self.log()[-1], 'NOTIFY a exit=running')
         self.assertFalse(gone(self.pid_in('pid')))
@@ -4549,8 +4586,7 @@ class ProbeTests(ProgramsCase):
     def test_a_probe_has_no_input_no_pipe_and_no_fields(self):
         gate = self.park()
         self.assertIs(gate.wait_clear(self.notice("'{what} {url}' {{}}"), timeout=5), True)
-        null = os.stat(os.devnull).st_rdev
-        self.assertEqual(self.runs(), [[repr([True, null, null, null]).encode(), b'{what} {url}', b'{{}}']])
+        self.assertEqual(self.runs(), [[self.ALONE, b'{what} {url}', b'{{}}']])
 
     HANGS = 'sleep 50 & echo $! > "$1/new"; mv "$1/new" "$1/child"; echo $$ > "$1/new"; mv "$1/new" "$1/pid"; wait'
 
@@ -4580,7 +4616,9 @@ class ProbeTests(ProgramsCase):
         begin = time.monotonic()
         probe = self.shell('trap "" TERM INT HUP; ' + self.HANGS, self.kept)
         self.assertIs(self.outcome(gate.wait_clear, probe, every=0.1, timeout=0.2)[0], False)
-        self.assertGreaterEqual(time.monotonic() - begin, 1)  # the least that a probe gets
+        took = time.monotonic() - begin
+        self.assertGreaterEqual(took, 1)  # the least that a probe gets
+        self.assertLess(took, 30)
         pids = [self.pid_in(name) for name in ('pid', 'child')]
         self.until(lambda: all(map(gone, pids)))
         self.assertEqual(self.refused(gate).left, PARKED)
@@ -4600,22 +4638,18 @@ class ProbeTests(ProgramsCase):
                 self.end_schedule()
         self.assertEqual(self.refused(gate).left, PARKED)
 
-    def test_a_clear_by_hand_ends_it_while_a_probe_runs(self):
+    def test_a_clear_by_hand_ends_it_while_a_probe_or_a_reminder_runs(self):
         gate = self.park()
-        process = self.start_program('wait-clear', '--probe', self.shell(self.HANGS, self.kept))
+        notice = self.shell('echo $$ > "$1/new2"; mv "$1/new2" "$1/notice"; exec sleep 50', self.kept)
+        probing = self.start_program('wait-clear', '--probe', self.shell(self.HANGS, self.kept))
+        reminding = self.start_program('wait-clear', '--timeout', '0.1', '--notify', notice)
         pids = [self.pid_in(name) for name in ('pid', 'child')]
+        reminder = self.pid_in('notice')
         gate.clear('solved')
-        self.assertEqual(process.wait(15), 0)  # the probe would have had 60 s
+        self.assertEqual(probing.wait(15), 0)  # the probe would have had 60 s
+        self.assertEqual(reminding.wait(15), 0)  # the notice would have had 30 s
         self.until(lambda: all(map(gone, pids)))
-
-    def test_a_clear_by_hand_ends_it_while_its_reminder_runs(self):
-        gate = self.park()
-        notice = self.shell('echo $$ > "$1/new"; mv "$1/new" "$1/pid"; exec sleep 50', self.kept)
-        process = self.start_program('wait-clear', '--timeout', '0.1', '--notify', notice)
-        pid = self.pid_in('pid')
-        gate.clear('solved')
-        self.assertEqual(process.wait(15), 0)  # the notice would have had 30 s
-        self.assertFalse(gone(pid))  # a dialog is left alone
+        self.assertFalse(gone(reminder))  # a dialog is left alone
 
     def test_four_at_a_time_probe_no_more_often_than_one(self):
         gate = self.park()
@@ -4739,7 +4773,7 @@ class EtaTests(ProgramsCase):
     def test_the_program_prints_one_line_of_json(self):
         code, out, err = self.run_program('eta', '40')
         self.assertEqual((code, out, err), (0, '{"requests": 40, "eta_s": 585, "parked": false}\n', ''))
-        for n in ('-1', '1.5', '1000001', 'many', ''):
+        for n in ('-1', '1.5', 'many'):
             with self.subTest(n=n):
                 code, out, err = self.run_program('eta', n)
                 self.assertEqual((code, out), (2, ''))
@@ -6513,13 +6547,13 @@ class KillAtEveryCall(FaultsCase):
 
     @classmethod
     def tearDownClass(cls):
-        assert cls.verbs_done < 6 or cls.points > 300, 'only %d calls went wrong' % cls.points
+        assert cls.verbs_done < 7 or cls.points > 300, 'only %d calls went wrong' % cls.points
 
 
 class RandomKills(FaultsCase):
     """Lanes that are killed at any moment: those that live on keep their distance, and every pause holds."""
 
-    GAP, PAUSE, LANES, SECONDS = 0.03, 0.15, 4, 1.3
+    GAP, PAUSE, LANES, SECONDS = 0.03, 0.15, 4, 1.0
 
     def lane(self, grants, seed):
         """Wait again and again; each slot that `wait` has handed over goes into a file."""
@@ -7048,6 +7082,7 @@ class TheLock(FaultsCase):
                 os.unlink(self.path('lock'))
 
         def work(_):
+            self.assertTrue(os.path.exists(self.path('lock')))
             with open(self.path('lock'), encoding='utf-8') as file, self.assertRaises(BlockingIOError):
                 real(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the one that is there now is the one that is held
 
@@ -7055,6 +7090,19 @@ class TheLock(FaultsCase):
         with mock.patch.object(fcntl, 'flock', flock):
             gwt_gate.Hold(self.directory).run(work)
         self.assertTrue(replaced)
+
+    def test_a_lock_made_by_another_at_the_same_moment_is_kept(self):
+        real, made = fcntl.flock, []
+
+        def flock(fd, operation):
+            if not made:
+                with open(self.path('lock'), 'x', encoding='utf-8') as file:
+                    made.append(os.fstat(file.fileno()).st_ino)
+            real(fd, operation)
+
+        with mock.patch.object(fcntl, 'flock', flock):
+            self.gate().wait('a')
+        self.assertEqual(os.stat(self.path('lock')).st_ino, made[0])
 
     def test_something_else_in_place_of_the_lock_is_an_error_and_no_hang(self):
         makers = {'a FIFO': os.mkfifo, 'a directory': os.mkdir, 'a symlink': lambda path: os.symlink('x', path)}
@@ -7084,6 +7132,13 @@ class Underneath(FaultsCase):
 
     GAP = 0.03
 
+    def setUp(self):
+        super().setUp()
+        for name in ('LOOK_S', 'GRACE_S'):  # so that they look while a pause of this length still runs
+            patch = mock.patch.object(gwt_gate, name, 0.05)
+            patch.start()
+            self.addCleanup(patch.stop)
+
     def lanes(self, count, slots, **settings):
         """Start lanes that take some slots each; each answers with the times of its grants."""
         def lane(n):
@@ -7112,7 +7167,7 @@ class Underneath(FaultsCase):
     def test_the_lock_deleted_again_and_again_gives_no_two_slots_within_a_gap(self):
         lanes = self.lanes(4, 4)
         self.until(lambda: os.path.exists(self.path('lock')))
-        for _ in range(100):
+        for _ in range(80):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.path('lock'))
             time.sleep(0.004)
@@ -7121,13 +7176,10 @@ class Underneath(FaultsCase):
         self.assert_apart(moments, self.GAP)
 
     def test_the_directory_deleted_or_moved_under_waiting_lanes(self):
-        patch = mock.patch.object(gwt_gate, 'LOOK_S', 0.05)  # so that they look while the pause still runs
-        patch.start()
-        self.addCleanup(patch.stop)
         for how in ('deleted', 'moved', 'replaced'):
             with self.subTest(how):
                 self.directory = os.path.join(self.temporary(), 'x')
-                Gate(self.directory, start=self.GAP, floor=self.GAP, ceil=self.GAP, pause=0.4).hit('a', 'stop')
+                Gate(self.directory, start=self.GAP, floor=self.GAP, ceil=self.GAP, pause=0.25).hit('a', 'stop')
                 until = self.state()['pause']['until']
                 lanes = self.lanes(3, 1)
                 self.until(lambda: len(self.state()['queue']) == 3)
@@ -7174,6 +7226,8 @@ class Underneath(FaultsCase):
 
     def test_a_directory_replaced_while_a_lane_waits_for_its_lock_is_left(self):
         os.makedirs(self.directory)
+        with open(self.path('lock'), 'w', encoding='utf-8'):
+            pass
         real, done = fcntl.flock, []
 
         def flock(fd, operation):
