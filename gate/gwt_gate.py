@@ -83,6 +83,9 @@ class Paused(Exception):
         self.left = left
         self.why = why
 
+    def __reduce__(self) -> tuple[Any, ...]:  # a pool of processes sends its exceptions home
+        return type(self), (self.left, self.why, str(self))
+
 
 class BadSetting(ValueError):
     """A setting that cannot be used. `field` is its Python name, `label` what the user wrote, `problem` the rest."""
@@ -90,6 +93,9 @@ class BadSetting(ValueError):
     def __init__(self, field: str, problem: str, label: str = '') -> None:
         self.field, self.label, self.problem = field, label or field, problem
         super().__init__('%s %s' % (self.label, problem))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.field, self.problem, self.label)
 
 
 # --- Texts and numbers from outside ---------------------------------------------------------------------------------
@@ -307,7 +313,7 @@ class State:
     """What state.json holds. Names in _at and _until are Unix seconds, names in _s durations in seconds."""
 
     gap_s: float  # seconds between two slots
-    boot: dict[str, Any] | None  # ties the clock that runs since boot to Unix time: id, offset_s
+    boot: dict[str, Any] | None  # ties the clock that runs since boot to Unix time: id, offset_s, wall_ahead_s
     last_call_at: float | None
     last_call_gap_s: float | None  # the gap that was in force then
     calls_at: list[float]  # calls made under a limit, oldest first, no more than the limit needs
@@ -325,7 +331,7 @@ class State:
 
     CHECKS: ClassVar[dict[str, Callable[[Any], bool]]] = {
         'gap_s': lambda value: is_number(value) and value > 0,
-        'boot': maybe(is_object(id=is_text, offset_s=is_number)),
+        'boot': maybe(is_object(id=is_text, offset_s=is_number, wall_ahead_s=is_number)),
         'last_call_at': maybe(is_number),
         'last_call_gap_s': maybe(is_number),
         'calls_at': is_list(is_number),
@@ -390,32 +396,35 @@ def after(moment: float, seconds: float) -> float:
     return due if due - moment >= seconds else due * (1 + 2.0 ** -52)
 
 
+def change_times(state: State, change: Callable[[float, float], float]) -> None:
+    """Change every time in the state to what `change` makes of it and of how far ahead of now it may lie."""
+    for timed in (state.pause, state.claim):
+        if timed:
+            timed['until'] = change(timed['until'], timed['length_s'])
+    if state.quiet_since is not None:  # ahead of now during a block
+        state.quiet_since = change(state.quiet_since, state.pause['length_s'] if state.pause else 0.0)
+    if state.last_call_at is not None:
+        state.last_call_at = change(state.last_call_at, 0.0)
+    if state.opened_at is not None:
+        state.opened_at = change(state.opened_at, 0.0)
+    state.calls_at = [change(at, 0.0) for at in state.calls_at]
+    for hit in state.too_fast:
+        hit['at'] = change(hit['at'], 0.0)
+    for name in ('probe_at', 'reminded_at'):
+        if state.human and state.human[name] is not None:
+            state.human[name] = change(state.human[name], 0.0)
+
+
 def settle(state: State, now: float) -> None:
     """Change the state so that it holds nothing that cannot be: cut times to come, drop a pause that has ended.
 
     A clock that jumped back leaves times ahead of now. Whatever they stand for lasts at most as long as it was
     meant to last, counted from now.
     """
-    for timed in (state.pause, state.claim):
-        if timed:
-            timed['until'] = min(timed['until'], now + timed['length_s'])
+    change_times(state, lambda moment, ahead_s: min(moment, now + ahead_s))
     if state.pause and state.pause['until'] <= now:
         state.opened_at = state.pause['until']
         state.pause = None
-    if state.last_call_at is not None:
-        state.last_call_at = min(state.last_call_at, now)
-    if state.opened_at is not None:
-        state.opened_at = min(state.opened_at, now)
-    if state.calls_at and state.calls_at[-1] > now:
-        state.calls_at = [min(at, now) for at in state.calls_at]
-    if state.quiet_since is not None:  # only a block that still runs may put it ahead
-        state.quiet_since = min(state.quiet_since, state.pause['until'] if state.pause else now)
-    for remembered in state.too_fast:
-        remembered['at'] = min(remembered['at'], now)
-    if state.human:
-        for name in ('probe_at', 'reminded_at'):
-            if state.human[name] is not None:
-                state.human[name] = min(state.human[name], now)
 
 
 def prolong(state: State, now: float, length_s: float, why: str) -> bool:
@@ -942,7 +951,8 @@ class SteadyClock:
     """Unix time that nobody sets: the wall clock is read once per boot, from then on the time since boot counts.
 
     The state carries what ties the two (`boot`), so that all processes have the same time. Without a boot id it is
-    the wall clock. `wall` is for people: log lines and messages.
+    the wall clock. `wall` is for people (log lines and messages), and for the next boot: it begins with what the
+    wall clock says, which somebody may have set in the meantime.
     """
 
     def __init__(self, wall: Callable[[], float] = time.time, since_boot: Callable[[], float] = read_since_boot,
@@ -950,16 +960,22 @@ class SteadyClock:
         self.wall, self._since_boot, self._boot_id = wall, since_boot, boot_id
         self._id: str | None = None
 
-    def read(self, boot: dict[str, Any] | None) -> tuple[float, dict[str, Any] | None]:
-        """Return the time and what the state has to carry for it."""
+    def read(self, boot: dict[str, Any] | None) -> tuple[float, dict[str, Any] | None, float]:
+        """Return the time, what the state has to carry for it, and by how much its times are to be put forward."""
         if self._id is None:
             self._id = self._boot_id()
+        wall = self.wall()
         if not self._id:
-            return self.wall(), None
+            return wall, None, 0.0
         elapsed = self._since_boot()
         if boot is None or boot['id'] != self._id:
-            boot = {'id': self._id, 'offset_s': self.wall() - elapsed}
-        return elapsed + boot['offset_s'], boot
+            # forward only: a wall clock that was wrong for a while must not end a pause
+            forward_s = max(0.0, boot['wall_ahead_s']) if boot else 0.0
+            return wall, {'id': self._id, 'offset_s': wall - elapsed, 'wall_ahead_s': 0.0}, forward_s
+        now = elapsed + boot['offset_s']
+        if abs(wall - now - boot['wall_ahead_s']) > 1:  # set, not just read a moment later
+            boot = {**boot, 'wall_ahead_s': wall - now}
+        return now, boot, 0.0
 
 
 class GivenClock:
@@ -968,8 +984,8 @@ class GivenClock:
     def __init__(self, clock: Callable[[], float]) -> None:
         self.wall = clock
 
-    def read(self, boot: dict[str, Any] | None) -> tuple[float, dict[str, Any] | None]:
-        return self.wall(), boot
+    def read(self, boot: dict[str, Any] | None) -> tuple[float, dict[str, Any] | None, float]:
+        return self.wall(), boot, 0.0
 
 
 # --- The gate -------------------------------------------------------------------------------------------------------
@@ -1121,7 +1137,9 @@ class Gate:
                          'and starts again at the largest gap' % (one_line(self.directory), damage))
 
     def _turn(self, state: State) -> Turn:
-        now, state.boot = self._clock.read(state.boot)
+        now, state.boot, forward_s = self._clock.read(state.boot)
+        if forward_s:
+            change_times(state, lambda moment, ahead_s: moment + forward_s)
         settle(state, now)
         return Turn(state, now, self._clock.wall())
 

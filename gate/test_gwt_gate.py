@@ -21,6 +21,7 @@ import itertools
 import json
 import math
 import os
+import pickle
 import pty
 import pwd
 import random
@@ -675,6 +676,11 @@ class QuietFakeClock(PaceCase):
 
 
 class PauseFakeClock(PaceCase):
+
+    def test_a_refusal_survives_the_way_home_from_another_process(self):
+        for error in (Paused(PARKED, 'captcha', 'parked'), gwt_gate.BadSetting('floor', 'is bad', '--floor')):
+            copy = pickle.loads(pickle.dumps(error))
+            self.assertEqual((type(copy), str(copy), vars(copy)), (type(error), str(error), vars(error)))
 
     def test_a_pause_is_only_prolonged_and_never_relabelled(self):
         verbs = {'hit': lambda gate: gate.hit('a', 'hit'), 'dead': lambda gate: gate.dead('a', 'dead'),
@@ -1607,6 +1613,19 @@ class ProgramInput(ProgramCase):
                         report = self.report()
                         self.assertEqual(report['why'], why)
                         self.assertTrue(pause - 5 < report['paused_for_s'] <= pause, report)
+
+    def test_a_value_from_a_website_is_never_a_flag(self):
+        mark = os.path.join(self.temporary(), 'mark')
+        for text in ('--pause=0', '--dir=' + mark, '--dir', '--floor=abc', '--notify=touch ' + mark, '--help', '-h'):
+            with self.subTest(text):
+                code, _, _ = self.call('hit', 'a', 'HTTP 429', '--retry-after', text)
+                self.assertEqual(code, 0)
+                self.assertIn(' HTTP 429 retry-after=%s (not usable) pause=1200 ' % text, self.log()[-1])
+                code, _, _ = self.call('human', 'a', 'captcha', '--url', text)
+                self.assertEqual(code, 0)
+                self.assertEqual(self.state()['human']['url'], text)
+                self.call('clear', 'next')
+        self.assertFalse(os.path.exists(mark))
 
     def test_a_retry_after_without_a_value_is_said_and_the_hit_counts(self):
         for words in (['a', 'HTTP 429', '--retry-after'], ['a', 'HTTP 429', '--retry-after='],
@@ -3188,7 +3207,7 @@ class NoticesCase(UnflushedCase):
     def run_probe(self, words, *rest):
         self.probes.append((self.clock.now, words))
         self.assertLess(len(self.probes), 100, 'there is no end of probes')
-        self.probe_wanted = rest[-1]
+        self.probe_limit, self.probe_wanted = rest
         result = self.probe_results.pop(0) if self.probe_results else False
         return result() if callable(result) else result
 
@@ -3640,6 +3659,13 @@ class WaitClearFakeClock(NoticesCase):
         self.assertTrue(gate.wait_clear('true'))
         self.assertEqual([line for line in self.log() if line.startswith('CLEAR')],
                          ['CLEAR solved (parking: captcha on /search)'])
+
+    def test_a_probe_gets_every_seconds_and_at_least_one(self):
+        gate = self.park()
+        for every, limit in ((0.1, 1), (1, 1), (7.5, 7.5), (60, 60)):
+            gate.wait_clear('true', every, 0.01, 'tell')
+            self.assertEqual(self.probe_limit, limit)
+            self.clock.advance(100)
 
     def test_no_fields_are_filled_in_a_probe(self):
         gate = self.park()
@@ -4405,6 +4431,19 @@ class ProgramsCase(PeopleCase):
         return pid
 
 
+class HurriedTime:
+    """The time module with a monotonic clock that runs a hundred times too fast from now on."""
+
+    def __init__(self):
+        self.begin = time.monotonic()
+
+    def __getattr__(self, name):
+        return getattr(time, name)
+
+    def monotonic(self):
+        return self.begin + 100 * (time.monotonic() - self.begin)
+
+
 def open_text(path):
     with open(path, encoding='utf-8') as file:
         return file.read()
@@ -4613,13 +4652,16 @@ class ProbeTests(ProgramsCase):
 
     def test_a_hanging_probe_is_killed_with_its_children_and_has_failed(self):
         gate = self.park()
-        begin = time.monotonic()
         probe = self.shell('trap "" TERM INT HUP; ' + self.HANGS, self.kept)
-        self.assertIs(self.outcome(gate.wait_clear, probe, every=0.1, timeout=0.2)[0], False)
-        took = time.monotonic() - begin
-        self.assertGreaterEqual(took, 1)  # the least that a probe gets
-        self.assertLess(took, 30)
-        pids = [self.pid_in(name) for name in ('pid', 'child')]
+        results = []
+        thread = threading.Thread(target=lambda: results.append(gate.wait_clear(probe, every=60, timeout=0.2)))
+        with contextlib.redirect_stderr(io.StringIO()):
+            thread.start()
+            pids = [self.pid_in(name) for name in ('pid', 'child')]
+            self.assertFalse(any(map(gone, pids)))
+            with mock.patch.object(gwt_gate, 'time', HurriedTime()):  # its 60 s are soon over
+                thread.join(30)
+        self.assertEqual(results, [False])
         self.until(lambda: all(map(gone, pids)))
         self.assertEqual(self.refused(gate).left, PARKED)
 
@@ -4671,7 +4713,7 @@ class ProbeTests(ProgramsCase):
         self.assertEqual([os.waitpid(pid, 0)[1] for pid in children], [0] * 4)  # 0: False, they gave up
         probes = open_text(os.path.join(self.kept, 'probes')).count('x')
         self.assertLessEqual(probes, (time.monotonic() - begin) / every + 1)
-        self.assertGreaterEqual(probes, 2)
+        self.assertGreaterEqual(probes, 1)
 
     def test_the_program_says_how_it_ended_by_its_code(self):
         self.assertEqual(self.run_program('wait-clear'), (0, '', ''))
@@ -4766,9 +4808,9 @@ class LimitTests(ProgramsCase):
 class EtaTests(ProgramsCase):
     def test_a_million_requests_are_counted_in_a_moment(self):
         gate = Gate(self.directory, burst=20, cooldown=60, per_hour=1000)
-        begin = time.monotonic()
+        begin = time.process_time()
         self.assertEqual(gate.eta(1000000)['eta_s'], 999999 * 15)  # neither limit is reached at 15 s
-        self.assertLess(time.monotonic() - begin, 6)
+        self.assertLess(time.process_time() - begin, 6)
 
     def test_the_program_prints_one_line_of_json(self):
         code, out, err = self.run_program('eta', '40')
@@ -5454,7 +5496,7 @@ class FaultsCase(GateCase):
         self.said(gate.human, 'a', 'captcha', 'https://x.example/')
         self.edit_state(queue=[{'ticket': 4, 'lane': 'b', 'priority': False}], next_ticket=5, human={
             **self.state()['human'], 'probe_at': 999990.0, 'reminded_at': 999980.0},
-            boot={'id': 'this', 'offset_s': 5.0})
+            boot={'id': 'this', 'offset_s': 5.0, 'wall_ahead_s': 0.0})
         return self.state()
 
     def verbs(self, gate):
@@ -5478,6 +5520,7 @@ FAULTS_WRONG = {  # the way to a field: what it cannot hold
     ('boot',): FAULTS_NO_OBJECT,
     ('boot', 'id'): FAULTS_NO_TEXT,
     ('boot', 'offset_s'): (*FAULTS_NO_NUMBER, 'null'),
+    ('boot', 'wall_ahead_s'): (*FAULTS_NO_NUMBER, 'null'),
     ('last_call_at',): FAULTS_NO_NUMBER,
     ('opened_at',): FAULTS_NO_NUMBER,
     ('last_call_gap_s',): FAULTS_NO_NUMBER,
@@ -6054,6 +6097,26 @@ class SteadyFakeClock(FaultsCase):
         gate.wait('a')
         self.assertAlmostEqual(self.wait_of(self.steady()), 15, 5)
 
+    def test_a_wall_clock_corrected_within_a_boot_costs_no_pause_at_the_next(self):
+        for seconds in (86400, -86400):  # a board without a battery was a day behind, or ahead, until the net came up
+            with self.subTest(seconds):
+                self.parts.reboot('wrong %d' % seconds, -seconds)
+                gate = self.steady()
+                gate.wait('a')
+                self.parts.wall += seconds
+                gate.block(10, 'suspended')
+                self.parts.reboot('right %d' % seconds, 600)
+                left = self.steady().status()['paused_for_s']
+                self.assertEqual(left, 35400 if seconds > 0 else 36000)  # 10 h - 600 s; or the block's whole length
+                self.assertEqual(self.refused(self.steady()).why, 'suspended')
+                self.assertEqual(self.steady().status()['paused_for_s'], left)
+                self.steady().clear('next')
+
+    def refused(self, gate):
+        with self.assertRaises(Paused) as caught:
+            gate.wait('b')
+        return caught.exception
+
     def test_a_running_process_goes_by_the_anchor_of_the_state(self):
         one = self.steady()
         one.wait('a')
@@ -6094,7 +6157,7 @@ class SteadyFakeClock(FaultsCase):
             gate.wait('a')
 
     def test_the_default_clock_is_unix_time(self):
-        now, boot = gwt_gate.SteadyClock().read(None)
+        now, boot, _ = gwt_gate.SteadyClock().read(None)
         self.assertAlmostEqual(now, time.time(), delta=5)
         if sys.platform == 'linux':
             self.assertEqual(boot['id'], gwt_gate.read_boot_id())
