@@ -515,9 +515,7 @@ def record_call(state: State, settings: Settings, now: float) -> None:
 def forget_calls(state: State, settings: Settings, now: float) -> None:
     """Change the list of calls: none that no window needs any more."""
     windows = settings.limit.windows
-    while windows and state.calls_at and all(
-            len(state.calls_at) > requests or after(state.calls_at[0], seconds) <= now
-            for requests, seconds, _ in windows):
+    while windows and state.calls_at and all(after(state.calls_at[0], seconds) <= now for _, seconds, _ in windows):
         del state.calls_at[0]
 
 
@@ -1401,17 +1399,17 @@ class Gate:
         words = None if probe is None else fill(split_template(probe, ()), {})
         template = notice_template(notify)
         started = waits_until = 0.0
-        reminded = first = False
-        parking: dict[str, Any] = {}
+        reminded = False
+        parking: dict[str, Any] = {'number': None}
 
         def decide(turn: Turn) -> str:
-            nonlocal started, waits_until, reminded, first, parking
+            nonlocal started, waits_until, reminded, parking
             human, now = turn.state.human, turn.now
             if human is None:
                 return 'clear'
-            started = min(started, now) if first else now
-            first = True
-            parking = human
+            if human['number'] != parking['number']:  # the first look, or a new parking behind a clear
+                started, reminded, parking = now, False, human
+            started = min(started, now)  # the clock may have jumped back
             if now >= started + 2 * timeout:
                 return 'give up'
             if now >= started + timeout and not reminded:

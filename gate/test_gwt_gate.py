@@ -53,6 +53,7 @@ from gwt_gate import PARKED, Gate, GateError, Paused, challenge, load_profile, r
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PROGRAM = os.path.join(HERE, 'gwt-gate')
+MEMORY = '/dev/shm' if os.access('/dev/shm', os.W_OK | os.X_OK) else None  # where an fsync costs nothing
 
 
 class Clock:
@@ -86,7 +87,7 @@ class GateCase(unittest.TestCase):
             self.addCleanup(os.environ.__setitem__, name, os.environ.pop(name))
 
     def temporary(self):
-        path = tempfile.mkdtemp(prefix='gwt-gate-test-')
+        path = tempfile.mkdtemp(prefix='gwt-gate-test-', dir=MEMORY)
         self.addCleanup(shutil.rmtree, path, ignore_errors=True)
         return path
 
@@ -171,9 +172,6 @@ class PaceCase(GateCase):
     def setUp(self):
         super().setUp()
         self.zero = self.clock.now
-        # what a power cut leaves is tried elsewhere; here the disk would only take its time
-        self.addCleanup(setattr, os, 'fsync', os.fsync)
-        os.fsync = lambda fd: None
 
     def at(self, seconds):
         self.clock.now = self.zero + seconds
@@ -2207,9 +2205,6 @@ class QueueFakeClock(GateCase):
 
     def setUp(self):
         super().setUp()
-        syncing = mock.patch('os.fsync')  # what is on the disk is another matter, and this is dear
-        syncing.start()
-        self.addCleanup(syncing.stop)
         self.fresh()
         self.addCleanup(self.close)
 
@@ -3177,17 +3172,7 @@ class PeopleCase(GateCase):
         return path
 
 
-class UnflushedCase(PeopleCase):
-    """Without the flush to the disk, which is most of the time of a test on the fake clock."""
-
-    def setUp(self):
-        super().setUp()
-        patch = mock.patch('os.fsync')
-        patch.start()
-        self.addCleanup(patch.stop)
-
-
-class NoticesCase(UnflushedCase):
+class NoticesCase(PeopleCase):
     """Notices and probes that do not run: the words they would be called with are kept instead."""
 
     def setUp(self):
@@ -3699,7 +3684,7 @@ class WaitClearFakeClock(NoticesCase):
         self.assertLessEqual(sum(self.clock.sleeps), 5 + 2 * 30 + 1)
 
 
-class AccountFakeClock(UnflushedCase):
+class AccountFakeClock(PeopleCase):
     def test_only_lanes_with_the_account_stop(self):
         session = self.file('session')
         gate = self.gate()
@@ -3918,7 +3903,7 @@ class AccountFakeClock(UnflushedCase):
         self.assertEqual(gate.status()['gap_s'], 60)  # 15 * 3 * 3, cut at ceil
 
 
-class LimitFakeClock(UnflushedCase):
+class LimitFakeClock(PeopleCase):
     def limited(self, **settings):
         return self.gate(**{'start': 1, 'floor': 1, **settings})
 
@@ -4071,7 +4056,7 @@ class LimitFakeClock(UnflushedCase):
         self.assertLessEqual(self.slot(gate) - begin, 100)
 
 
-class EtaFakeClock(UnflushedCase):
+class EtaFakeClock(PeopleCase):
     def test_the_examples_of_the_manual(self):
         gate = self.gate()
         for n, seconds in ((0, 0), (1, 0), (2, 15), (40, 39 * 15)):
@@ -4141,7 +4126,7 @@ class EtaFakeClock(UnflushedCase):
         return found, os.stat(self.directory).st_mtime_ns
 
 
-class ProfileFakeClock(UnflushedCase):
+class ProfileFakeClock(PeopleCase):
     def table(self, *lines, end='\n', bom=''):
         return self.file('own.tsv', bom + end.join(lines) + end)
 
@@ -4339,7 +4324,7 @@ class ProfileFakeClock(UnflushedCase):
         self.assertFalse(os.path.exists(self.directory))
 
 
-class TokenFakeClock(UnflushedCase):
+class TokenFakeClock(PeopleCase):
     def test_a_token_that_another_program_has_renewed_is_returned(self):
         for content in ('new', 'new\n', ' \tnew\r\n\n', '\ufeffnew\n'):
             with self.subTest(content):
@@ -5342,7 +5327,6 @@ FAULTS_TEXTS = (
     '50% %s %(x)s %C5%9B', '{0} {lane} {{', '\'"; $(touch /tmp/x) `id` \\ #', '\ttab')
 FAULTS_LINE = re.compile(r'\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ (CALL|HIT|DENIED|DEAD|BLOCK|CLEAR|HUMAN|NOTIFY|AUTH-EXPIRED|'
                          r'AUTH|PACE) .*[^ ]')
-FAULTS_MEMORY = '/dev/shm' if os.access('/dev/shm', os.W_OK | os.X_OK) else None  # where an fsync costs nothing
 FAULTS_GROUP, FAULTS_ANN, FAULTS_BOB = 54320, 54321, 54322  # ids that no machine has given away
 
 
@@ -5450,11 +5434,6 @@ class Saboteur:
 
 class FaultsCase(GateCase):
     """What these tests have in common."""
-
-    def temporary(self):
-        path = tempfile.mkdtemp(prefix='gwt-gate-test-', dir=FAULTS_MEMORY)
-        self.addCleanup(shutil.rmtree, path, ignore_errors=True)
-        return path
 
     def child(self, function, **options):
         child = FaultsChild(function, **options)
