@@ -182,7 +182,7 @@ class SimulatedGate(Gate):
         self.state = State(self.settings.start)
 
     def _change(self, decide, carried=None, mend=False):
-        return decide(self._turn(self.state))
+        return decide(self._view(self.state))
 
     def wait(self, lane, account=None, **others):
         """Let the time pass until the slot, as `Gate.wait` does, but in one leap instead of a second at a time."""

@@ -118,7 +118,10 @@ def required(value: object, name: str) -> str:
 
 def reason(why: object) -> str:
     """Return the text of a report, which is never refused over its wording."""
-    text = '' if why is None else str(why)
+    try:
+        text = '' if why is None else str(why)
+    except ValueError:  # a number of thousands of digits
+        text = ''
     return text[:TEXT_LIMIT] if text.strip() else NO_REASON
 
 
@@ -168,6 +171,11 @@ def gap_text(gap_s: float) -> str:
     return '%.*f' % (1 if gap_s >= 1 else 3, gap_s)
 
 
+def pause_text(paused: bool, length_s: float) -> str:
+    """Return what a log line says about the pause that a report asked for."""
+    return 'pause=' + brief(length_s) if paused else 'pause kept'
+
+
 def say(text: str) -> None:
     """Write one line to stderr. A closed stderr must not cost a lane its slot or lose a report."""
     if sys.stderr:
@@ -208,9 +216,11 @@ def check_number(field: str, value: object, zero: bool = False, infinite: bool =
     """Return `value` as a float above 0 (or also 0, or infinite); BadSetting otherwise."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise BadSetting(field, 'must be a number, not %r' % (value,))
-    if not (value > 0 or (zero and value == 0)) or not (value < 1e300 or (infinite and value == math.inf)):
-        raise BadSetting(field, 'must be a %snumber %s, not %s' % (
-            '' if infinite else 'finite ', 'of 0 or more' if zero else 'above 0', one_line(str(float_or(value)), 40)))
+    large_enough = value >= 0 if zero else value > 0
+    if not large_enough or not (value < 1e300 or (infinite and value == math.inf)):
+        raise BadSetting(field, 'must be a number %s%s, not %s' % (
+            'of 0 or more' if zero else 'above 0', '' if infinite else ' and finite',
+            'one that large' if math.inf > value >= 1e300 else value))
     return float(value)
 
 
@@ -218,13 +228,8 @@ def check_whole(field: str, value: object) -> int:
     """Return `value` as an int of 1 or more; BadSetting otherwise."""
     number = check_number(field, value)
     if number != int(number):
-        raise BadSetting(field, 'must be a whole number of 1 or more, not %s' % value)
+        raise BadSetting(field, 'must be a whole number of 1 or more, not %s' % (value,))
     return int(number)
-
-
-def float_or(value: int | float) -> float | str:
-    """Return a number in a form that is short enough to print."""
-    return value if value < 1e300 else 'a number that large' if value < math.inf else value
 
 
 SETTINGS = {  # name: (default, placeholder, meaning); the flag is --name, the variable GWT_GATE_NAME
@@ -268,12 +273,10 @@ class Settings:
         priority = setting('priority')
         if isinstance(priority, str):
             priority = priority.replace(',', ' ').split()
-        try:
-            self.priority = frozenset(priority)
-        except TypeError:
-            self.priority = frozenset([None])
-        if not all(isinstance(lane, str) for lane in self.priority):
+        lanes = list(priority) if hasattr(priority, '__iter__') else [priority]
+        if not all(isinstance(lane, str) for lane in lanes):
             raise BadSetting('priority', 'must be lane names, not %r' % (priority,))
+        self.priority = frozenset(lanes)
 
 
 # --- The state ------------------------------------------------------------------------------------------------------
@@ -430,10 +433,18 @@ def settle(state: State, now: float) -> None:
 def prolong(state: State, now: float, length_s: float, why: str) -> bool:
     """Change the pause to one of `length_s` from now if that ends later than the running one; return whether."""
     until = now + length_s
-    if until <= (state.pause['until'] if state.pause else now):
+    if state.pause and until <= state.pause['until']:
         return False
     state.pause = {'until': until, 'length_s': length_s, 'why': why}
     return True
+
+
+def block(state: State, now: float, length_s: float, why: str) -> bool:
+    """Change the pause as `prolong` does, by one whose time is no quiet time; return whether."""
+    prolonged = prolong(state, now, length_s, why)
+    if prolonged:
+        state.quiet_since = now + length_s
+    return prolonged
 
 
 def slow_down(state: State, settings: Settings, now: float, when: str, why: str) -> None:
@@ -445,7 +456,49 @@ def slow_down(state: State, settings: Settings, now: float, when: str, why: str)
         state.too_fast.append({'gap_s': state.last_call_gap_s, 'at': now})
     state.gap_s = max(state.gap_s, min(settings.ceil, STEP_UP * state.gap_s))
     state.last_hit = '%s %s' % (when, why)
+    count_quiet_from(state, now)
+
+
+def count_quiet_from(state: State, now: float) -> None:
+    """Change where the quiet count starts: now, or at the end of a block that still runs."""
     state.quiet_since = max(now, state.quiet_since or now)
+
+
+def park(state: State, settings: Settings, now: float, when: str, lane: str, what: str, url: str) -> bool:
+    """Change the state to parked, and slow down as for a hit; return False, and change nothing, if it is already."""
+    if state.human:
+        return False
+    slow_down(state, settings, now, when, what)
+    state.human = {'lane': lane, 'what': what, 'url': url, 'when': when,
+                   'number': state.next_ticket, 'probe_at': None, 'reminded_at': None}
+    state.next_ticket += 1
+    return True
+
+
+def end_parking(state: State, now: float) -> None:
+    """Change a parked state: lanes go on, unless there is a pause, and the quiet count starts."""
+    state.human = None
+    state.opened_at = now
+    count_quiet_from(state, now)
+
+
+def reopen(state: State, now: float) -> None:
+    """Change the state so that nothing but the pace and the limit keeps a lane waiting."""
+    if state.human:
+        end_parking(state, now)
+    if state.pause:
+        state.pause, state.opened_at = None, now
+    if state.quiet_since is not None:
+        state.quiet_since = min(state.quiet_since, now)
+    state.expired = {}
+
+
+def renew(state: State, account: str, mtime_ns: int | None) -> bool:
+    """Change a signed-out account to signed in if its session file is there and another one; return whether."""
+    renewed = account in state.expired and mtime_ns not in (None, state.expired[account]['mtime_ns'])
+    if renewed:
+        del state.expired[account]
+    return renewed
 
 
 def remembered(state: State, settings: Settings) -> list[tuple[float, float]]:
@@ -467,29 +520,17 @@ def speed_up(state: State, settings: Settings, now: float) -> list[float]:
     if state.human or state.quiet_since is None:
         return taken
     while now >= state.quiet_since + settings.step_after:
-        due = state.quiet_since + settings.step_after
         smaller = min(state.gap_s, max(settings.floor, STEP_DOWN * state.gap_s))
-        allowed_from = math.inf if smaller == state.gap_s else max(
-            (end for gap_s, end in remembered(state, settings) if gap_s >= smaller), default=due)
-        if due >= allowed_from:
-            state.gap_s, state.quiet_since, state.opened_at = smaller, due, now
-            taken.append(smaller)
-            continue
-        # a step not taken is not made up for later: go on to the last one that is not allowed either
-        steps = (min(now, allowed_from) - state.quiet_since) // settings.step_after
-        if state.quiet_since + steps * settings.step_after >= allowed_from:
-            steps -= 1
-        state.quiet_since = max(due, state.quiet_since + steps * settings.step_after)
-        if allowed_from > now:
+        passed = max(1, (now - state.quiet_since) // settings.step_after)
+        # steps up to the first one that no memory forbids; one that is not taken is not made up for later
+        end = max((end for gap_s, end in remembered(state, settings) if gap_s >= smaller), default=state.quiet_since)
+        allowed = max(1, -((state.quiet_since - end) // settings.step_after)) if smaller < state.gap_s else math.inf
+        state.quiet_since = min(now, state.quiet_since + min(allowed, passed) * settings.step_after)
+        if allowed > passed or allowed == math.inf:
             break
+        state.gap_s, state.opened_at = smaller, now
+        taken.append(smaller)
     return taken
-
-
-def end_parking(state: State, now: float) -> None:
-    """Change a parked state: the quiet count starts when the parking ends, or when a block that runs on does."""
-    state.human = None
-    state.opened_at = now
-    state.quiet_since = max(now, state.quiet_since or now)
 
 
 def obstacles(state: State, settings: Settings) -> list[tuple[float, str]]:
@@ -591,6 +632,17 @@ def leave_queue(state: State, waiter: Waiter) -> None:
     state.queue = [other for other in state.queue if other != waiter]
 
 
+def waiting(state: State, settings: Settings, now: float) -> list[str]:
+    """Return the lanes in the queue, in the order in which they will be served.
+
+    Those who have let a free slot go by are no longer there.
+    """
+    line = line_up(state, settings.share)
+    if not line or now >= free_at(state, settings, line[0])[0] + GRACE_S + LOOK_S:
+        return []
+    return [waiter['lane'] for waiter in line]
+
+
 class Wait:
     """No slot yet: `look_at` is when to ask again, `left_s` how long it takes at the least, `why` what for."""
 
@@ -621,21 +673,68 @@ def ask(state: State, settings: Settings, now: float, wall: float, waiter: Waite
         if place:
             state.queue = []
         leave_queue(state, waiter)
-        record_call(state, settings, now)
-        forget_calls(state, settings, now)
-        if state.quiet_since is None:
-            state.quiet_since = now
-        if waiter['priority']:
-            state.priority_run += 1
-            length_s = CLAIM_GAPS * state.gap_s
-            state.claim = {'until': now + length_s, 'length_s': length_s}
-        else:
-            state.priority_run = 0
+        grant(state, settings, now, waiter)
         return None
     if not place:
         return Wait(due, due - now, 'pause: ' + state.pause['why'] if state.pause and why == 'pause' else why)
-    turn = max(first_due, now) + place * state.gap_s  # at the earliest: all those before it take one slot each
-    return Wait(min(due, turn), turn - now, '%d before it in the queue' % place)
+    own_turn_at = max(first_due, now) + place * state.gap_s  # at the earliest: those before it take one slot each
+    return Wait(min(due, own_turn_at), own_turn_at - now, '%d before it in the queue' % place)
+
+
+def grant(state: State, settings: Settings, now: float, waiter: Waiter) -> None:
+    """Change the state for a slot that is given to this lane now."""
+    record_call(state, settings, now)
+    forget_calls(state, settings, now)
+    if state.quiet_since is None:
+        state.quiet_since = now
+    if waiter['priority']:
+        state.priority_run += 1
+        length_s = CLAIM_GAPS * state.gap_s
+        state.claim = {'until': now + length_s, 'length_s': length_s}
+    else:
+        state.priority_run = 0
+
+
+def too_late(state: State, seconds: float) -> bool:
+    """Say whether a slot that was handed over so many seconds after its grant would come too close to the next."""
+    return seconds > max(LATE_S, LATE_GAPS * state.gap_s)
+
+
+class Vigil:
+    """One wait-clear: since when it waits at which parking, and whether its reminder is behind it.
+
+    `every` and `timeout` are seconds; `every` is None without a probe.
+    """
+
+    def __init__(self, every: float | None, timeout: float) -> None:
+        self.every, self.timeout = every, timeout
+        self.number: int | None = None
+        self.since, self.reminded = 0.0, False
+
+    def next_step(self, human: dict[str, Any] | None, now: float) -> tuple[str, float]:
+        """Return what to do now ('end', 'give up', 'remind', 'probe', 'wait'), and how many seconds to wait.
+
+        Changes the parking: it notes the probe and the reminder, which all wait-clear share.
+        """
+        if human is None:
+            return 'end', 0.0
+        if human['number'] != self.number:  # the first look, or somebody has cleared and there is a new parking
+            self.number, self.since, self.reminded = human['number'], now, False
+        self.since = min(self.since, now)  # the clock may have jumped back
+        if now >= self.since + 2 * self.timeout:
+            return 'give up', 0.0
+        if now >= self.since + self.timeout and not self.reminded:
+            self.reminded = True
+            if human['reminded_at'] is None or now >= human['reminded_at'] + self.timeout:
+                human['reminded_at'] = now
+                return 'remind', 0.0
+        ends = [self.since + (2 if self.reminded else 1) * self.timeout]
+        if self.every is not None:
+            if human['probe_at'] is None or now >= human['probe_at'] + self.every:
+                human['probe_at'] = now
+                return 'probe', 0.0
+            ends.append(human['probe_at'] + self.every)
+        return 'wait', min(LOOK_S, min(ends) - now)
 
 
 # --- The directory --------------------------------------------------------------------------------------------------
@@ -663,7 +762,7 @@ def flush_directory(fd: int) -> None:
 
 def take_flock(fd: int, path: str, deadline: float) -> None:
     """Take the exclusive flock on an open file; GateError when it is not to be had by `deadline` (monotonic)."""
-    pause = 0.0005
+    nap_s = 0.0005
     while True:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # flock, not lockf: it must exclude flock(1) in a script
@@ -672,8 +771,8 @@ def take_flock(fd: int, path: str, deadline: float) -> None:
             if time.monotonic() > deadline:
                 raise GateError('the lock in %s was not to be had for %d s: a process that holds it hangs or is stopped'
                                 % (one_line(path), LOCK_TIMEOUT_S)) from None
-        time.sleep(pause)
-        pause = min(2 * pause, 0.02)
+        time.sleep(nap_s)
+        nap_s = min(2 * nap_s, 0.02)
 
 
 class Hold:
@@ -989,8 +1088,8 @@ class GivenClock:
 # --- The gate -------------------------------------------------------------------------------------------------------
 
 
-class Turn:
-    """One hold of the lock as a verb sees it: the state and the time, and the log lines that it wants written.
+class View:
+    """What a verb sees in one hold of the lock: the state and the time, and the log lines that it wants written.
 
     Lines of what opens the gate go into `opening` and are written before the state, all others into `closing` and
     are written after it: if only one of the two can be written, the gate is left closed.
@@ -1000,6 +1099,17 @@ class Turn:
         self.state, self.now, self.wall = state, now, wall
         self.opening: list[str] = []
         self.closing: list[str] = []
+
+
+def path_text(path: object, field: str) -> str:
+    """Return a path as text; BadSetting for what cannot be one."""
+    try:
+        text = os.fsdecode(path)  # type: ignore[arg-type]
+    except TypeError:
+        text = ''
+    if not text.strip():
+        raise BadSetting(field, 'must be a path, not %r' % (path,))
+    return text
 
 
 def expand(path: str) -> str:
@@ -1035,11 +1145,9 @@ def file_mtime_ns(path: str) -> int | None:
 class Gate:
     """The one pace of all lanes that use the same directory.
 
-    `directory` is a str or a path, `~` is expanded. All settings are keywords; None means the default: seconds for
-    `start` (15), `floor` (8), `ceil` (60), `step_after` (3600), `pause` (1200), `remember` (0, off), `max_wait` (120)
-    and `cooldown` (none), whole numbers for `share` (3), `per_hour` and `burst` (none), lane names for `priority`.
-    `clock` and `sleep` are for tests. Raises ValueError for a setting that cannot be used. A Gate holds no file
-    between calls: threads may share it, and children after a fork.
+    `directory` is a str or a path, `~` is expanded. SETTINGS says what the keywords mean; times are in seconds, None
+    is the default. `clock` and `sleep` are for tests. Raises ValueError for a setting that cannot be used. A Gate
+    holds no file between calls: threads may share it, and children after a fork.
     """
 
     def __init__(self, directory: str | os.PathLike[str] | None = None, *, start: float | None = None,
@@ -1052,8 +1160,8 @@ class Gate:
             'start': start, 'floor': floor, 'ceil': ceil, 'step_after': step_after, 'pause': pause,
             'remember': remember, 'max_wait': max_wait, 'priority': priority, 'share': share, 'per_hour': per_hour,
             'burst': burst, 'cooldown': cooldown})
-        path = os.fsdecode('~/.cache/gwt-gate' if directory is None else directory)
-        if not path or '\0' in path:
+        path = path_text('~/.cache/gwt-gate' if directory is None else directory, 'directory')
+        if '\0' in path:
             raise BadSetting('directory', 'must be a path, not %r' % path)
         self.directory = expand(path)
         self.site = os.path.basename(self.directory)
@@ -1068,7 +1176,7 @@ class Gate:
         Numbers may be given as text, as the variables have them. A profile's limits are used where nothing else sets
         them. Raises ValueError as Gate and load_profile do, naming the variable.
         """
-        labels = {}
+        labels = {'directory': 'GWT_GATE_DIR'} if directory is None else {}
 
         def variable(name: str) -> str | None:
             return os.environ.get('GWT_GATE_' + name) or None  # an empty variable counts as unset
@@ -1086,6 +1194,8 @@ class Gate:
                     raise BadSetting(name, 'must be a number, not %r' % one_line(settings[name], 40),
                                      labels.get(name, '')) from None
         profile = profile or variable('PROFILE')
+        if profiles and not profile:
+            raise BadSetting('profiles', 'limits nothing without a profile, the host whose row counts')
         if profile:
             for name, value in load_profile(profile, profiles or variable('PROFILES')).items():
                 if settings[name] is None:
@@ -1095,14 +1205,14 @@ class Gate:
         except BadSetting as error:
             raise BadSetting(error.field, error.problem, labels.get(error.field, error.label)) from None
 
-    def _change(self, decide: Callable[[Turn], Any], carried: str | None = None, mend: bool = False) -> Any:
+    def _change(self, decide: Callable[[View], Any], carried: str | None = None, mend: bool = False) -> Any:
         """Lock, read, let `decide` change the state, write, log, unlock: in one hold. Return what `decide` returns.
 
         `carried` is the state that counts where the directory is gone; with `mend` a damaged state is put aside.
         """
         return Hold(self.directory).run(lambda hold: self._change_held(hold, decide, carried, mend))
 
-    def _change_held(self, hold: Hold, decide: Callable[[Turn], Any], carried: str | None, mend: bool) -> Any:
+    def _change_held(self, hold: Hold, decide: Callable[[View], Any], carried: str | None, mend: bool) -> Any:
         damaged = False
         before: str | None = None
         try:
@@ -1113,18 +1223,18 @@ class Gate:
                 raise self._explained(damage) from None
             damaged = True
             state = State(self.settings.ceil)
-        turn = self._turn(state)
+        view = self._view(state)
         if damaged:
-            state.last_call_at = turn.now  # nobody knows when the last one was
-        result = decide(turn)
-        stamp = utc(turn.wall)
-        hold.append('%s %s' % (stamp, line) for line in turn.opening)
+            state.last_call_at = view.now  # nobody knows when the last one was
+        result = decide(view)
+        stamp = utc(view.wall)
+        hold.append('%s %s' % (stamp, line) for line in view.opening)
         text = state.to_json()
         if text != before:
             if damaged:
                 hold.put_state_aside()
             hold.write_state(text)
-        hold.append('%s %s' % (stamp, line) for line in turn.closing)
+        hold.append('%s %s' % (stamp, line) for line in view.closing)
         return result
 
     def _state_from(self, text: str | None) -> State:
@@ -1134,23 +1244,23 @@ class Gate:
         return GateError('%s/state.json is damaged (%s), so nobody gets a slot: `gwt-gate clear REASON` puts it aside '
                          'and starts again at the largest gap' % (one_line(self.directory), damage))
 
-    def _turn(self, state: State) -> Turn:
+    def _view(self, state: State) -> View:
         now, state.boot, forward_s = self._clock.read(state.boot)
         if forward_s:
             change_times(state, lambda moment, ahead_s: moment + forward_s)
         settle(state, now)
-        return Turn(state, now, self._clock.wall())
+        return View(state, now, self._clock.wall())
 
-    def _look(self, lines: int = 0) -> tuple[Turn, list[str]]:
+    def _look(self, lines: int = 0) -> tuple[View, list[str]]:
         """Return the state as it is now, and so many log lines, without writing or creating anything."""
-        def look(hold: Hold) -> tuple[Turn, list[str]]:
+        def look(hold: Hold) -> tuple[View, list[str]]:
             try:
-                turn = self._turn(self._state_from(hold.read_state()))
+                view = self._view(self._state_from(hold.read_state()))
             except DamagedState as damage:
                 raise self._explained(damage) from None
-            return turn, hold.tail(lines) if lines else []
+            return view, hold.tail(lines) if lines else []
 
-        found: tuple[Turn, list[str]] = Hold(self.directory, may_write=False).run(look)
+        found: tuple[View, list[str]] = Hold(self.directory, may_write=False).run(look)
         return found
 
     def _log(self, line: str) -> None:
@@ -1172,18 +1282,18 @@ class Gate:
         started = carried = None
         try:
             while True:
-                turn, answer = self._change(lambda turn: (turn, self._ask(turn, waiter, account)), carried)
-                started = turn.now if started is None else started
-                carried = turn.state.to_json()
+                view, answer = self._change(lambda view: (view, self._ask(view, waiter, account)), carried)
+                started = view.now if started is None else started
+                carried = view.state.to_json()
                 if isinstance(answer, Paused):
                     waiter['ticket'] = None
                     raise answer
-                now = self._clock.read(turn.state.boot)[0]
+                now = self._clock.read(view.state.boot)[0]
                 if answer is None:
                     waiter['ticket'] = None
-                    if now - turn.now <= max(LATE_S, LATE_GAPS * turn.state.gap_s):
+                    if not too_late(view.state, now - view.now):
                         return float(max(0.0, now - started))
-                    continue  # this process was stopped in between: so late a slot lands right before the next one
+                    continue  # this process was stopped in between
                 if watch:
                     watch(max(0.0, answer.left_s), answer.why)
                 if answer.look_at > now:
@@ -1193,29 +1303,26 @@ class Gate:
                 self._give_up(waiter)
             raise
 
-    def _ask(self, turn: Turn, waiter: Waiter, account: str | None) -> Wait | Paused | None:
-        state = turn.state
+    def _ask(self, view: View, waiter: Waiter, account: str | None) -> Wait | Paused | None:
+        state = view.state
         entry = state.expired.get(account) if account is not None else None
-        if entry:
-            mtime_ns = file_mtime_ns(entry['session'])
-            if mtime_ns is not None and mtime_ns != entry['mtime_ns']:
-                del state.expired[str(account)]
-                turn.opening.append('AUTH %s session renewed' % one_line(str(account)))
-        self._speed_up(turn)
-        answer = ask(state, self.settings, turn.now, turn.wall, waiter, account)
+        if account is not None and entry and renew(state, account, file_mtime_ns(entry['session'])):
+            view.opening.append('AUTH %s session renewed' % one_line(account))
+        self._speed_up(view)
+        answer = ask(state, self.settings, view.now, view.wall, waiter, account)
         if answer is None:
-            turn.closing.append('CALL %s%s gap=%s' % (
+            view.closing.append('CALL %s%s gap=%s' % (
                 one_line(waiter['lane']), '' if account is None else ' account=' + one_line(account),
                 gap_text(state.gap_s)))
         return answer
 
-    def _speed_up(self, turn: Turn) -> None:
-        for gap_s in speed_up(turn.state, self.settings, turn.now):
-            turn.opening.append('PACE gap=%s' % gap_text(gap_s))
+    def _speed_up(self, view: View) -> None:
+        for gap_s in speed_up(view.state, self.settings, view.now):
+            view.opening.append('PACE gap=%s' % gap_text(gap_s))
 
     def _give_up(self, waiter: Waiter) -> None:
         try:
-            self._change(lambda turn: leave_queue(turn.state, waiter))
+            self._change(lambda view: leave_queue(view.state, waiter))
         except GateError:  # the others step over the place after a second; what ends this wait is to be told
             pass
 
@@ -1225,27 +1332,23 @@ class Gate:
         `retry_after` is the value of a Retry-After header (RFC 9110, 10.2.3: seconds or a date); the pause is the
         longer of it and `pause`, at most 30 days. A value that cannot be used is said on stderr; the hit counts.
         """
-        lane, why = required(lane, 'the lane'), reason(why)
-        wall = self._clock.wall()
-        asked_s = None if retry_after is None else parse_retry_after(retry_after, wall)
+        lane, text = required(lane, 'the lane'), reason(why)
+        asked = '' if retry_after is None else reason(retry_after)
+        asked_s = parse_retry_after(asked, self._clock.wall())
         length_s = max(self.settings.pause, asked_s or 0.0)
-        asked = ''
-        if retry_after is not None:
-            asked = ' retry-after=' + one_line(str(retry_after), 60)
-            if asked_s is None:
-                asked += ' (not usable)'
-                say('Retry-After "%s" is neither a number of seconds nor an HTTP date to come: the pause is the '
-                    "gate's own, %s s" % (one_line(str(retry_after), 60), brief(self.settings.pause)))
 
-        def decide(turn: Turn) -> None:
-            slow_down(turn.state, self.settings, turn.now, utc(turn.wall), why)
-            paused = prolong(turn.state, turn.now, length_s, why)
-            turn.closing.append('HIT %s %s%s %s gap=%s' % (
-                one_line(lane), one_line(why), asked,
-                'pause=' + brief(length_s) if paused or not turn.state.pause else 'pause kept',
-                gap_text(turn.state.gap_s)))
+        def decide(view: View) -> None:
+            slow_down(view.state, self.settings, view.now, utc(view.wall), text)
+            paused = prolong(view.state, view.now, length_s, text)
+            view.closing.append('HIT %s %s%s%s %s gap=%s' % (
+                one_line(lane), one_line(text), ' retry-after=' + one_line(asked, 60) if asked else '',
+                ' (not usable)' if asked and asked_s is None else '', pause_text(paused, length_s),
+                gap_text(view.state.gap_s)))
 
         self._change(decide)
+        if asked and asked_s is None:
+            say('Retry-After "%s" is neither a number of seconds nor an HTTP date to come: the pause is the '
+                "gate's own, %s s" % (one_line(asked, 60), brief(self.settings.pause)))
 
     def denied(self, lane: str, why: object) -> None:
         """Log that the site refused one record (a 403 that is no block page). Nothing else changes."""
@@ -1253,52 +1356,45 @@ class Gate:
 
     def dead(self, lane: str, why: object) -> None:
         """Report that the session has ended (a 401): all lanes pause for `pause` seconds, the gap stays."""
-        self._pause_for('DEAD ' + one_line(required(lane, 'the lane')), self.settings.pause, reason(why), False)
+        lane, text, length_s = required(lane, 'the lane'), reason(why), self.settings.pause
+
+        def decide(view: View) -> None:
+            paused = prolong(view.state, view.now, length_s, text)
+            view.closing.append('DEAD %s %s %s' % (one_line(lane), one_line(text), pause_text(paused, length_s)))
+
+        self._change(decide)
 
     def block(self, hours: float, why: object) -> None:
         """Report that the account or the address is blocked: a pause of `hours`, at most 366 days; the gap stays.
 
         Raises ValueError for hours that are not a number above 0. The time is no quiet time.
         """
-        length_s = check_number('hours', hours) * HOUR_S
+        length_s, text = check_number('hours', hours) * HOUR_S, reason(why)
         if length_s > LONGEST_BLOCK_S:
-            raise ValueError('hours must be at most %s (366 days), not %s' % (
+            raise BadSetting('hours', 'must be at most %s (366 days), not %s' % (
                 brief(LONGEST_BLOCK_S / HOUR_S), brief(hours)))
-        self._pause_for('BLOCK', length_s, reason(why), True)
 
-    def _pause_for(self, event: str, length_s: float, why: str, block: bool) -> None:
-        def decide(turn: Turn) -> None:
-            kept = ' pause kept'
-            if block:
-                self._speed_up(turn)  # the quiet time before it counts
-            if prolong(turn.state, turn.now, length_s, why):
-                kept = ' pause=' + brief(length_s)
-                if block:
-                    turn.state.quiet_since = turn.now + length_s
-            turn.closing.append('%s %s%s' % (event, one_line(why), kept))
+        def decide(view: View) -> None:
+            self._speed_up(view)  # the quiet time before it counts
+            paused = block(view.state, view.now, length_s, text)
+            view.closing.append('BLOCK %s %s' % (one_line(text), pause_text(paused, length_s)))
 
         self._change(decide)
 
-    def clear(self, reason: str) -> None:
+    def clear(self, why: str) -> None:
         """End the pause or block, the parking and every signed-out account now; the gap stays.
 
         A damaged state.json is put aside, and the gate starts again at `ceil`. Raises ValueError without a reason.
         """
-        reason = required(reason, 'the reason')
+        text = required(why, 'the reason')
 
-        def decide(turn: Turn) -> None:
-            state = turn.state
+        def decide(view: View) -> None:
+            state = view.state
             ended = ['pause: ' + one_line(state.pause['why'])] if state.pause else []
             ended += ['parking: ' + one_line(state.human['what'])] if state.human else []
             ended += ['accounts: ' + one_line(', '.join(state.expired))] if state.expired else []
-            turn.opening.append('CLEAR %s (%s)' % (one_line(reason), '; '.join(ended) or 'nothing to clear'))
-            if state.pause:
-                state.pause, state.opened_at = None, turn.now
-            state.expired = {}
-            if state.quiet_since is not None:
-                state.quiet_since = min(state.quiet_since, turn.now)
-            if state.human:
-                end_parking(state, turn.now)
+            view.opening.append('CLEAR %s (%s)' % (one_line(text), '; '.join(ended) or 'nothing to clear'))
+            reopen(state, view.now)
 
         self._change(decide, mend=True)
 
@@ -1308,8 +1404,8 @@ class Gate:
 
     def status_and_log(self) -> tuple[dict[str, Any], list[str]]:
         """Return what `status` does, and the last ten lines of calls.log as they were at the same moment."""
-        turn, lines = self._look(10)
-        state, now = turn.state, turn.now
+        view, lines = self._look(10)
+        state, now = view.state, view.now
         speed_up(state, self.settings, now)
         report: dict[str, Any] = {
             'gap_s': round(state.gap_s, 6), 'paused_for_s': 0, 'why': '', 'last_hit': state.last_hit}
@@ -1321,13 +1417,12 @@ class Gate:
         if state.expired:
             report['expired'] = {account: {name: entry[name] for name in ('lane', 'why', 'session', 'when')}
                                  for account, entry in state.expired.items()}
-        line = line_up(state, self.settings.share)
-        # those who let a free slot go by are no longer there
-        if line and now < free_at(state, self.settings, line[0])[0] + GRACE_S + LOOK_S:
-            report['waiting'] = [waiter['lane'] for waiter in line]
-        remembered = not_below(state, self.settings, now)
-        if remembered:
-            report['not_below_s'] = round(remembered, 6)
+        lanes = waiting(state, self.settings, now)
+        if lanes:
+            report['waiting'] = lanes
+        refused_gap_s = not_below(state, self.settings, now)
+        if refused_gap_s:
+            report['not_below_s'] = round(refused_gap_s, 6)
         return report, lines
 
     def eta(self, n: int) -> dict[str, Any]:
@@ -1339,10 +1434,10 @@ class Gate:
         if type(n) is not int or not 0 <= n <= 1000000:
             raise ValueError('the number of requests must be a whole number from 0 to 1000000, not %s'
                              % one_line(str(n), 40))
-        turn, _ = self._look()
-        parked = turn.state.human is not None
-        speed_up(turn.state, self.settings, turn.now)
-        left = None if parked else whole(requests_eta(turn.state, self.settings, turn.now, n))
+        view, _ = self._look()
+        parked = view.state.human is not None
+        speed_up(view.state, self.settings, view.now)
+        left = None if parked else whole(requests_eta(view.state, self.settings, view.now, n))
         return {'requests': n, 'eta_s': left, 'parked': parked}
 
     def human(self, lane: str, what: object, url: str = '', notify: str | None = None) -> bool | None:
@@ -1356,31 +1451,24 @@ class Gate:
         lane, text, url = required(lane, 'the lane'), reason(what), str(url or '')[:TEXT_LIMIT]
         template = notice_template(notify)
 
-        def decide(turn: Turn) -> bool:
-            parked = turn.state.human is not None
-            if not parked:
-                when = utc(turn.wall)
-                slow_down(turn.state, self.settings, turn.now, when, text)
-                turn.state.human = {'lane': lane, 'what': text, 'url': url, 'when': when,
-                                    'number': turn.state.next_ticket, 'probe_at': None, 'reminded_at': None}
-                turn.state.next_ticket += 1
-            turn.closing.append('HUMAN %s %s%s%s' % (
+        def decide(view: View) -> bool:
+            new = park(view.state, self.settings, view.now, utc(view.wall), lane, text, url)
+            view.closing.append('HUMAN %s %s%s %s' % (
                 one_line(lane), one_line(text), ' url=' + one_line(url) if url else '',
-                ' parked already' if parked else ' gap=' + gap_text(turn.state.gap_s)))
-            return not parked
+                'gap=' + gap_text(view.state.gap_s) if new else 'parked already'))
+            return new
 
         if not self._change(decide):
             return True
         return self._notify(template, lane, text, url)
 
-    def _notify(self, template: list[list[tuple[str, str]]], lane: str, what: str, url: str,
+    def _notify(self, template: list[str], lane: str, what: str, url: str,
                 wanted: Callable[[], bool] = lambda: True) -> bool | None:
         """Run the notice, outside the lock, and log how it ended; None and a line on stderr where there is none."""
         if not template:
             say('parked, and nobody was told, since no notice is configured (--notify): ' + one_line(what))
             return None
-        words = fill(template, {'site': self.site, 'lane': lane, 'url': url, 'what': what})
-        code = run_notice(words, wanted)
+        code = run_notice(fill(template, site=self.site, lane=lane, url=url, what=what[:TEXT_LIMIT]), wanted)
         self._log('NOTIFY %s exit=%s' % (one_line(lane), code))
         if code in ('0', 'running'):
             return True
@@ -1396,59 +1484,42 @@ class Gate:
         `clear`. Raises GateError when the probe cannot be run, ValueError for a bad template or number.
         """
         every, timeout = check_number('every', every), check_number('timeout', timeout)
-        words = None if probe is None else fill(split_template(probe, ()), {})
+        words = [] if probe is None else probe_words(probe)
         template = notice_template(notify)
-        started = waits_until = 0.0
-        reminded = False
-        parking: dict[str, Any] = {'number': None}
-
-        def decide(turn: Turn) -> str:
-            nonlocal started, waits_until, reminded, parking
-            human, now = turn.state.human, turn.now
-            if human is None:
-                return 'clear'
-            if human['number'] != parking['number']:  # the first look, or a new parking behind a clear
-                started, reminded, parking = now, False, human
-            started = min(started, now)  # the clock may have jumped back
-            if now >= started + 2 * timeout:
-                return 'give up'
-            if now >= started + timeout and not reminded:
-                reminded = True
-                if human['reminded_at'] is None or now >= human['reminded_at'] + timeout:
-                    human['reminded_at'] = now
-                    return 'remind'
-            ends = [started + (2 if reminded else 1) * timeout]
-            if words:
-                if human['probe_at'] is None or now >= human['probe_at'] + every:
-                    human['probe_at'] = now
-                    return 'probe'
-                ends.append(human['probe_at'] + every)
-            waits_until = min(LOOK_S, min(ends) - now)
-            return 'wait'
+        vigil = Vigil(every if words else None, timeout)
 
         def parked_still() -> bool:
-            turn, _ = self._look()
-            return turn.state.human is not None and turn.state.human['number'] == parking['number']
+            human = self._look()[0].state.human
+            return human is not None and human['number'] == vigil.number
 
         while True:
-            step: str = self._change(decide)
-            if step in ('clear', 'give up'):
-                return step == 'clear'
-            if words:
-                check_program(words)
-            if step == 'remind':
-                self._notify(template, parking['lane'], 'still waiting: ' + parking['what'], parking['url'],
-                             parked_still)
-            elif step == 'probe' and words and run_probe(words, max(1.0, every), parked_still):
-                self._change(lambda turn: self._probe_passed(turn, parking['number']))
-            elif step == 'wait':
-                self._sleep(waits_until)
+            human, (step, seconds) = self._change(lambda view: (
+                view.state.human, vigil.next_step(view.state.human, view.now)))
+            if step in ('end', 'give up'):
+                return bool(step == 'end')
+            if step == 'wait':
+                self._sleep(seconds)
+            elif step == 'remind':
+                self._notify(template, human['lane'], 'still waiting: ' + human['what'], human['url'], parked_still)
+            elif self._probe(words, max(1.0, every), parked_still):
+                self._change(lambda view: self._probe_passed(view, vigil.number))
 
-    def _probe_passed(self, turn: Turn, number: int) -> None:
-        human = turn.state.human
+    def _probe(self, words: list[str], limit_s: float, wanted: Callable[[], bool]) -> bool:
+        def give_turn_back(view: View) -> None:
+            if view.state.human:
+                view.state.human['probe_at'] = None
+
+        try:
+            return run_probe(words, limit_s, wanted)
+        except GateError:  # the next one, with a probe that can be run, need not wait
+            self._change(give_turn_back)
+            raise
+
+    def _probe_passed(self, view: View, number: int | None) -> None:
+        human = view.state.human
         if human and human['number'] == number:  # else somebody was faster, or there is a new parking by now
-            turn.opening.append('CLEAR probe passed (parking: %s)' % one_line(human['what']))
-            end_parking(turn.state, turn.now)
+            view.opening.append('CLEAR probe passed (parking: %s)' % one_line(human['what']))
+            end_parking(view.state, view.now)
 
     def auth_expired(self, lane: str, why: object = '', account: str | None = None,
                      session: str | os.PathLike[str] | None = None) -> None:
@@ -1457,17 +1528,14 @@ class Gate:
         `session` is the file that holds the login; the first `wait` after its modification time has changed lets
         the account go on. Raises ValueError without account or session. Where the gate is one account: `dead`.
         """
-        lane, account, text = required(lane, 'the lane'), required(account, 'the account'), reason(why)
-        path = os.fsdecode(session or '')
-        if not path.strip():
-            raise ValueError('the session file must be given')
-        path = from_system(expand(path))
+        lane, name, text = required(lane, 'the lane'), required(account, 'the account'), reason(why)
+        path = from_system(expand(path_text(session, 'session')))
 
-        def decide(turn: Turn) -> None:
-            turn.state.expired[str(account)] = {
-                'lane': lane, 'why': text, 'session': path, 'when': utc(turn.wall), 'mtime_ns': file_mtime_ns(path)}
-            turn.closing.append('AUTH-EXPIRED %s %s account=%s session=%s' % (
-                one_line(lane), one_line(text), one_line(str(account)), one_line(path)))
+        def decide(view: View) -> None:
+            view.state.expired[name] = {
+                'lane': lane, 'why': text, 'session': path, 'when': utc(view.wall), 'mtime_ns': file_mtime_ns(path)}
+            view.closing.append('AUTH-EXPIRED %s %s account=%s session=%s' % (
+                one_line(lane), one_line(text), one_line(name), one_line(path)))
 
         self._change(decide)
 
@@ -1475,13 +1543,13 @@ class Gate:
 # --- Retry-After ----------------------------------------------------------------------------------------------------
 
 
-def parse_retry_after(value: object, wall: float) -> float | None:
+def parse_retry_after(text: str, wall: float) -> float | None:
     """Return the seconds that a Retry-After header asks for, at most 30 days; None for what is not usable.
 
     RFC 9110, 10.2.3 and 5.6.7: ASCII digits, or a date in one of three forms, always UTC. A decimal fraction, which
     some sites send, is rounded up. Zero, a time that is past and anything else are not usable.
     """
-    text = str(value).strip(' \t') if not isinstance(value, bool) else ''
+    text = text.strip(' \t')
     if re.fullmatch(r'[0-9]+(\.[0-9]+)?', text):
         seconds = float(text)  # any number of digits: the largest become infinite, and are cut below
     else:
@@ -1515,38 +1583,57 @@ FIELDS = ('site', 'lane', 'url', 'what')
 LEFT_ALONE: list[subprocess.Popen[bytes]] = []  # notices that were still running; without a reference Python complains
 
 
-def split_template(template: str, fields: Iterable[str] = FIELDS) -> list[list[tuple[str, str]]]:
-    """Split a command template into words, and each word into (literal, field name) pairs.
-
-    The words come first, so that nothing that is filled in later can become a second word. Without `fields` braces
-    are ordinary characters. Raises ValueError for a quoting or field error.
-    """
+def split_command(command: object) -> list[str]:
+    """Split a command into words as a shell would, and do no more of what a shell does. Raises ValueError."""
     import shlex
-    from string import Formatter
+    if not isinstance(command, str):
+        raise ValueError('a command must be text, not %r' % (command,))
     try:
-        words = shlex.split(template)
-        parts = [list(Formatter().parse(word)) if fields else [(word, None, None, None)] for word in words]
+        words = shlex.split(command)
     except ValueError as error:
-        raise ValueError('the command template %s cannot be used: %s' % (one_line(template), error)) from None
+        raise ValueError('the command %s cannot be used: %s' % (one_line(command), error)) from None
     if not words:
-        raise ValueError('the command template is empty')
-    for field, spec, conversion in (part[1:] for word in parts for part in word):
-        if field is not None and (field not in fields or spec or conversion):
-            raise ValueError('the command template %s may hold the fields {site}, {lane}, {url} and {what}, not {%s}; '
-                             'literal braces are doubled' % (one_line(template), one_line(field)))
-    return [[(literal, field or '') for literal, field, _, _ in word] for word in parts]
+        raise ValueError('the command is empty')
+    return words
 
 
-def notice_template(notify: str | None) -> list[list[tuple[str, str]]]:
-    """Return the template of the notice, from the variable where none is given; an empty list for none at all."""
+def expand_program(words: list[str]) -> list[str]:
+    """Expand `~` at the beginning of the program, since there is no shell to do it."""
+    return [os.path.expanduser(words[0]), *words[1:]]
+
+
+def notice_template(notify: str | None) -> list[str]:
+    """Return the words of the notice, from the variable where none is given; none at all without one.
+
+    The words come first, so that nothing that is filled in later can become a second word. Raises ValueError for
+    what `fill` must not meet: other fields than ours, attributes, indexes, formats, single braces.
+    """
+    from string import Formatter
     notify = notify or from_system(os.environ.get('GWT_GATE_NOTIFY', ''))
-    return split_template(notify) if notify else []
+    words = split_command(notify) if notify else []
+    try:
+        parts = [part for word in words for part in Formatter().parse(word)]
+    except ValueError as error:
+        raise ValueError('the command %s cannot be used: %s' % (one_line(notify), error)) from None
+    for _, field, spec, conversion in parts:
+        if field is not None and (field not in FIELDS or spec or conversion):
+            raise ValueError('the command %s may hold the fields {site}, {lane}, {url} and {what}, not {%s}; '
+                             'literal braces are doubled' % (one_line(notify), one_line(field)))
+    return words
 
 
-def fill(template: list[list[tuple[str, str]]], values: dict[str, str]) -> list[str]:
-    """Fill each word by itself. The program may begin with `~`, since there is no shell to expand it."""
-    words = [''.join(literal + values.get(field, '') for literal, field in word) for word in template]
-    return [os.path.expanduser(words[0])] + [word.replace('\0', '\\x00') for word in words[1:]]
+def fill(template: list[str], **values: str) -> list[str]:
+    """Fill each word of a checked template by itself."""
+    return expand_program([word.format(**values).replace('\0', '\\x00') for word in template])
+
+
+def probe_words(probe: str) -> list[str]:
+    """Return the words of a probe, in which braces mean nothing; GateError for one that does not exist."""
+    import shutil
+    words = expand_program(split_command(probe))
+    if shutil.which(words[0]) is None:
+        raise GateError('the probe cannot be run, no such program: %s' % one_line(words[0]))
+    return words
 
 
 def start(words: list[str]) -> subprocess.Popen[bytes]:
@@ -1593,13 +1680,6 @@ def run_notice(words: list[str], wanted: Callable[[], bool]) -> str:
     if code == 'running':
         LEFT_ALONE.append(process)
     return code
-
-
-def check_program(words: list[str]) -> None:
-    """Raise GateError for a probe that does not exist."""
-    import shutil
-    if shutil.which(words[0]) is None:
-        raise GateError('the probe cannot be run, no such program: %s' % one_line(words[0]))
 
 
 def run_probe(words: list[str], limit_s: float, wanted: Callable[[], bool]) -> bool:
@@ -1970,7 +2050,6 @@ def _code(scripts: str) -> str:
 
 
 def _json_lines(text: str) -> list[str]:
-    import json
     if len(text) > 2 * _TEXT_KEPT:  # no wall is that long
         return []
     for attempt in (text, text.rpartition(',')[0] + '}'):  # the second for one that is cut off
@@ -2062,6 +2141,8 @@ def read_file(path: str | os.PathLike[str], limit: int = FILE_LIMIT) -> bytes:
 def host_of(url: str) -> str:
     """Return the host of a URL or host, with or without port, in lower case; ValueError where there is none."""
     from urllib.parse import urlsplit
+    if not isinstance(url, str):
+        raise ValueError('a host must be text, not %r' % (url,))
     try:
         host = urlsplit(url if re.match('([a-z][a-z0-9+.-]*:)?//', url, re.I) else '//' + url).hostname
     except ValueError:
@@ -2079,7 +2160,8 @@ def load_profile(host: str, path: str | os.PathLike[str] | None = None) -> dict[
     """
     import csv
     host = host_of(host)
-    table = os.fspath(path) if path else os.path.join(os.path.dirname(os.path.realpath(__file__)), 'profiles.tsv')
+    shipped = os.path.join(os.path.dirname(os.path.realpath(__file__)), 'profiles.tsv')
+    table = path_text(path, 'profiles') if path else shipped
     name = one_line(table)
     try:
         text = read_file(expand(table)).decode('utf-8-sig')
