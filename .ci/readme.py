@@ -2,7 +2,7 @@
 
 The outside world is played by stand-ins on PATH and a page server on loopback. A block that is to end with another
 exit code than 0 has `<!-- exit N -->` on the line before it. The settings make the gaps short; nothing else differs
-from what a reader does.
+from what a reader does. Then the shell loop that the README had made meets each kind of refusal.
 """
 import http.server
 import os
@@ -44,12 +44,24 @@ urllib.request.install_opener(urllib.request.build_opener(Loopback))
 """
 
 
+REFUSALS = {  # record: what the site answers, then how the loop has to end and what the gate's log must say
+    'wall': (403, {'cf-mitigated': 'challenge'}, 'just a moment', 3, 'HUMAN lane-1 cloudflare at record wall'),
+    'fast': (429, {'Retry-After': '1800'}, 'too many requests', 0, 'HIT lane-1 HTTP 429 /record/fast retry-after=1800'),
+    'mine': (403, {}, 'not for you', 0, 'DENIED lane-1 HTTP 403 /record/mine'),
+    'dead': (401, {}, 'sign in', 4, 'DEAD lane-1 HTTP 401 /record/dead'),
+}
+
+
 class Pages(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         if 'Content-Length' in self.headers:
             self.rfile.read(int(self.headers['Content-Length']))
-        body = ('<title>%s</title>record %s' % (self.path, self.path.rpartition('/')[2])).encode()
-        self.send_response(200)
+        record = self.path.rpartition('/')[2]
+        code, headers, text = REFUSALS.get(record, (200, {}, 'record ' + record))[:3]
+        body = text.encode()
+        self.send_response(code)
+        for name, value in headers.items():
+            self.send_header(name, value)
         self.send_header('Content-Length', str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -87,6 +99,22 @@ def prepare(work, port):
                    'GWT_GATE_START': '0.05', 'GWT_GATE_FLOOR': '0.05'}
 
 
+def refused(project, environment):
+    """Let the README's loop meet each refusal and return what went wrong."""
+    faults = []
+    for record, (_, _, _, expected, line) in REFUSALS.items():
+        with open(os.path.join(project, 'ids.txt'), 'w', encoding='utf-8') as file:
+            file.write(record + '\n')
+        code = subprocess.run(['sh', 'fetch.sh'], cwd=project, env=environment, stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=SECONDS).returncode
+        directory = os.path.join(environment['HOME'], '.cache', 'gwt-gate', 'www.example.org')
+        with open(os.path.join(directory, 'calls.log'), encoding='utf-8') as file:
+            if code != expected or line not in file.read():
+                faults.append('%s: exit %d, and %d was due, with "%s" in the log' % (record, code, expected, line))
+        subprocess.run(['gwt-gate', '--dir', directory, 'clear', 'next'], env=environment, check=True)
+    return faults
+
+
 def main():
     with open(os.path.join(ROOT, 'README.md'), encoding='utf-8') as file:
         readme = file.read()
@@ -117,10 +145,11 @@ def main():
         log = os.path.join(environment['HOME'], '.cache', 'gwt-gate', 'notices', 'calls.log')
         with open(log, encoding='utf-8') as file:
             failed = [entry for entry in file if ' NOTIFY ' in entry and not entry.endswith('exit=0\n')]
+        failed += refused(os.path.join(work, 'project'), environment)
     server.shutdown()
     server.server_close()
     if uncalled or failed:
-        sys.exit('not called: %s; notices that failed: %s' % (sorted(uncalled), failed))
+        sys.exit('not called: %s; what failed: %s' % (sorted(uncalled), failed))
     print('%d blocks, %d wrong' % (len(blocks), faults))
     return 1 if faults else 0
 
