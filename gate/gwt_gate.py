@@ -1381,12 +1381,12 @@ class Gate:
 
         self._change(decide)
 
-    def clear(self, why: str) -> None:
+    def clear(self, reason: str) -> None:
         """End the pause or block, the parking and every signed-out account now; the gap stays.
 
         A damaged state.json is put aside, and the gate starts again at `ceil`. Raises ValueError without a reason.
         """
-        text = required(why, 'the reason')
+        text = required(reason, 'the reason')
 
         def decide(view: View) -> None:
             state = view.state
