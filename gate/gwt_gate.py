@@ -2164,7 +2164,10 @@ def load_profile(host: str, path: str | os.PathLike[str] | None = None) -> dict[
     table = path_text(path, 'profiles') if path else shipped
     name = one_line(table)
     try:
-        text = read_file(expand(table)).decode('utf-8-sig')
+        data = read_file(expand(table), FILE_LIMIT + 1)
+        if len(data) > FILE_LIMIT:  # a row that is cut off would be another limit
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+        text = data.decode('utf-8-sig')
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError('%s cannot be read: %s' % (name, getattr(error, 'strerror', None) or error)) from None
     # comments become blank lines, which keep the count right
