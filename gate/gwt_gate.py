@@ -955,7 +955,7 @@ class Hold:
 
     def write_state(self, text: str) -> None:
         """Replace state.json."""
-        data = text.encode('ascii')
+        data = text.encode('utf-8')
         if len(data) > STATE_LIMIT:
             raise OSError(errno.EFBIG, 'too many waiting lanes or accounts', 'state.json')
         self._replace('state.json', data)
