@@ -1032,7 +1032,7 @@ def read_boot_id() -> str:
         failed = library.sysctlbyname(b'kern.bootsessionuuid', buffer, ctypes.byref(size), None, ctypes.c_size_t(0))
         return '' if failed else buffer.value.decode('ascii', 'replace')
     try:
-        with open('/proc/sys/kernel/random/boot_id', encoding='ascii') as file:
+        with open('/proc/sys/kernel/random/boot_id', encoding='utf-8') as file:
             return file.read().strip()
     except (OSError, ValueError):
         return ''
