@@ -283,7 +283,7 @@ class Settings:
 
 
 def is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and type(value) is not bool and -1e300 < value < 1e300
+    return isinstance(value, (int, float)) and type(value) is not bool and -1e301 < value < 1e301
 
 
 def is_length(value: object) -> bool:
@@ -1347,7 +1347,7 @@ class Gate:
 
         self._change(decide)
         if asked and asked_s is None:
-            say('Retry-After "%s" is neither a number of seconds nor an HTTP date to come: the pause is the '
+            say('Retry-After "%s" is no number of seconds above 0 and no HTTP date to come: the pause is the '
                 "gate's own, %s s" % (one_line(asked, 60), brief(self.settings.pause)))
 
     def denied(self, lane: str, why: object) -> None:
