@@ -51,6 +51,7 @@ def attempt(mutant):
     with tempfile.TemporaryDirectory(prefix='gwt-gate-mutant-') as directory:
         copy = os.path.join(directory, 'gate')
         shutil.copytree(GATE, copy, ignore=shutil.ignore_patterns('__pycache__'))
+        shutil.copy(os.path.join(ROOT, 'README.md'), directory)  # whose tables are tested too
         path = os.path.join(copy, target)
         with open(path, encoding='utf-8') as file:
             text = file.read()
