@@ -37,7 +37,7 @@ def tests(directory, patterns):
     try:
         done = subprocess.run([sys.executable, '-m', 'unittest', '-f', *words, 'test_gwt_gate'], cwd=directory,
                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                              timeout=SECONDS, env={**os.environ, 'PYTHONDONTWRITEBYTECODE': '1'})
+                              timeout=SECONDS, env={**os.environ, 'PYTHONDONTWRITEBYTECODE': ''})
     except subprocess.TimeoutExpired:
         return 1, 1, 'no end within %d s' % SECONDS
     output = done.stdout.decode('utf-8', 'replace')
@@ -45,13 +45,17 @@ def tests(directory, patterns):
     return done.returncode, int(ran.group(1)) if ran else -1, output
 
 
-def attempt(mutant):
+def copy_of(gate, directory):
+    """Copy the program, and the README beside it, whose tables are tested too; return where it lies."""
+    shutil.copy(os.path.join(ROOT, 'README.md'), directory)
+    return shutil.copytree(gate, os.path.join(directory, 'gate'))
+
+
+def attempt(mutant, gate):
     """Return what is wrong with a mutant, '' when the tests notice it."""
     _, target, patterns, old, new = mutant
     with tempfile.TemporaryDirectory(prefix='gwt-gate-mutant-') as directory:
-        copy = os.path.join(directory, 'gate')
-        shutil.copytree(GATE, copy, ignore=shutil.ignore_patterns('__pycache__'))
-        shutil.copy(os.path.join(ROOT, 'README.md'), directory)  # whose tables are tested too
+        copy = copy_of(gate, directory)
         path = os.path.join(copy, target)
         with open(path, encoding='utf-8') as file:
             text = file.read()
@@ -70,11 +74,14 @@ def attempt(mutant):
 def main(names):
     chosen = [mutant for mutant in mutants() if not names or mutant[0] in names]
     patterns = sorted({pattern for mutant in chosen for pattern in mutant[2]})
-    code, ran, output = tests(GATE, patterns)
-    if code or ran < 1:
-        sys.exit('without any mutant the tests must pass:\n' + output[-2000:])
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        faults = {mutant[0]: fault for mutant, fault in zip(chosen, pool.map(attempt, chosen)) if fault}
+    with tempfile.TemporaryDirectory(prefix='gwt-gate-mutants-') as directory:
+        gate = copy_of(GATE, directory)
+        code, ran, output = tests(gate, patterns)  # its byte code is good for all copies
+        if code or ran < 1:
+            sys.exit('without any mutant the tests must pass:\n' + output[-2000:])
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            found = pool.map(attempt, chosen, [gate] * len(chosen))
+            faults = {mutant[0]: fault for mutant, fault in zip(chosen, found) if fault}
     for name, fault in faults.items():
         print('%s: %s' % (name, fault))
     print('mutants: %d noticed, %d not' % (len(chosen) - len(faults), len(faults)))
