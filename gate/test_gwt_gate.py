@@ -959,6 +959,11 @@ class RememberFakeClock(GateCase):
                 with self.subTest(remember=remember, hour=hour):
                     self.assertEqual(self.gap(gates[0][0]), self.gap(gates[1][0]))
 
+    def test_a_hit_without_the_setting_is_not_remembered_by_those_who_have_it(self):
+        self.gate().wait('a')
+        self.gate().hit('a', '429')
+        self.assertNotIn('not_below_s', self.gate(remember=7200).status())
+
 
 # --- Pause and reports ----------------------------------------------------------------------------------------------
 
@@ -1133,6 +1138,25 @@ class PauseFakeClock(GateCase):
         self.assertEqual(self.log(), ['HIT a 429 pause=0 gap=45.0', 'DEAD a 401 pause=0',
                                       'HIT a 429 pause=0 gap=60.0', 'DEAD a 401 pause=0'])
 
+    def test_the_seconds_of_a_pause_are_whole_after_any_steps_of_the_clock(self):
+        gate = self.gate()
+        gate.hit('a', '429')
+        for _ in range(10):
+            self.clock.advance(0.1)  # ten of these are not quite one second
+        self.assertEqual(gate.status()['paused_for_s'], 1199)
+
+    def test_a_pause_beyond_the_calendar_is_refused_like_any_other(self):
+        gate = self.gate(pause=1e200)
+        gate.hit('a', '429')
+        self.assertRegex(str(self.refused(gate)), r'\Apaused for \d+ s \(until 9999-12-31T23:59:59Z\): 429\Z')
+
+    def test_a_pause_that_ends_with_the_one_before_leaves_its_reason(self):
+        gate = self.gate()
+        gate.dead('a', 'first')
+        gate.dead('b', 'second')  # at the same moment
+        self.assertEqual(gate.status()['why'], 'first')
+        self.assertRegex(self.log()[-1], 'pause kept')
+
 
 # --- Retry-After ----------------------------------------------------------------------------------------------------
 
@@ -1246,6 +1270,12 @@ class RetryAfterFakeClock(GateCase):
         self.said(gate.hit, 'a', 'HTTP 429', 10 ** 5000)  # newer interpreters refuse to make a text of it
         self.assertEqual(self.gap(gate), 45)
         self.assertRegex(self.log()[0], '^HIT a HTTP 429 .*gap=45.0$')
+
+    def test_a_date_with_something_behind_it_is_none(self):
+        for value in ('Fri, 31 Dec 2060 23:59:59 GMT, 5', 'Friday, 31-Dec-60 23:59:59 GMT+1',
+                      'Fri Dec 31 23:59:59 2060 x'):
+            with self.subTest(value):
+                self.assertIsNone(gwt_gate.parse_retry_after(value, self.clock.now))
 
 
 # --- Log ------------------------------------------------------------------------------------------------------------
@@ -1416,6 +1446,36 @@ class LogFakeClock(GateCase):
             file.write(b''.join(b'%d %s\n' % (number, b'x' * 20000) for number in range(10)) + b'2026-11-30T12:00 CA')
         lines = gate.status_and_log()[1]
         self.assertEqual([line.split()[0] for line in lines], ['4', '5', '6', '7', '8', '9'])  # whole ones in 128 KiB
+
+    def test_several_lines_behind_half_a_line_leave_no_empty_one(self):
+        gate = self.gate()
+        gate.wait('a')
+        with open(self.path('calls.log'), 'ab') as file:
+            file.write(b'2026-11-30T12:0')
+        self.clock.advance(2 * 3600)
+        gate.wait('a')
+        self.assertEqual([line.split()[1:2] for line in self.read('calls.log').decode().split('\n')],
+                         [['CALL'], [], ['PACE'], ['PACE'], ['CALL'], []])
+        self.assertEqual(self.read('calls.log').count(b'\n\n'), 0)
+
+    def test_the_end_of_the_log_is_ten_whole_lines(self):
+        gate = self.gate()
+        for number in range(12):
+            gate.denied('a', str(number))
+        with open(self.path('calls.log'), 'ab') as file:
+            file.write(b'2026-11-30T12:0')
+        self.assertEqual([line.split()[-1] for line in gate.status_and_log()[1]], [str(n) for n in range(2, 12)])
+
+    def test_a_step_down_that_cannot_be_logged_is_not_taken(self):
+        gate = self.gate()
+        gate.wait('a')
+        before = self.state()
+        os.rename(self.path('calls.log'), self.path('old'))
+        os.mkdir(self.path('calls.log'))
+        self.clock.advance(3600)
+        with self.assertRaises(GateError):
+            gate.wait('a')
+        self.assertEqual(self.state(), before)
 
 
 class LogTail(GateCase):
@@ -1788,6 +1848,30 @@ class JumpsFakeClock(GateCase):
             report(gate)
             self.play(gate, steps)
 
+    def test_a_clock_set_back_while_a_lane_waits_makes_no_negative_wait(self):
+        gate = self.gate(start=5)
+        gate.wait('a')
+
+        def back(seconds, sleep=self.clock.sleep):
+            sleep(seconds)
+            if len(self.clock.sleeps) == 1:
+                self.clock.jump(-1000)
+
+        gate._sleep = back
+        self.assertGreaterEqual(gate.wait('b'), 0)
+
+    def test_an_interrupt_beside_a_damaged_state_is_still_an_interrupt(self):
+        gate = self.gate()
+        gate.wait('a')
+
+        def interrupted(seconds):
+            self.write_state('{')
+            raise KeyboardInterrupt
+
+        gate._sleep = interrupted
+        with self.assertRaises(KeyboardInterrupt):
+            gate.wait('b')
+
 
 class TwoClocks:
     """The parts of the machine's clocks: `wall` can be set, `up` cannot, `boot` names the boot."""
@@ -1941,6 +2025,14 @@ class SteadyFakeClock(GateCase):
         if sys.platform == 'linux':
             self.assertEqual(boot['id'], gwt_gate.read_boot_id())
             self.assertRegex(boot['id'], r'^[0-9a-f-]{36}$')
+
+    def test_reading_the_two_clocks_a_moment_apart_changes_no_state(self):
+        gate = self.steady()
+        gate.wait('a')
+        before = self.state()['boot']
+        self.parts.wall += 0.5
+        gate.denied('a', 'x')
+        self.assertEqual(gate._clock.read(before)[1], before)
 
 
 # --- Schedule -------------------------------------------------------------------------------------------------------
@@ -2386,6 +2478,35 @@ class ProgramInput(ProgramCase):
         self.assertRegex(gwt_gate.__version__, r'^[0-9]+\.[0-9]+\.[0-9]+$')
         self.unwritten()
 
+    def test_a_bad_number_of_wait_clear_is_named_as_its_flag(self):
+        self.refuse(['wait-clear', '--every', '0'], '--every')
+
+    def test_eta_of_digits_of_another_script(self):
+        self.refuse(['eta', '\u0663'], 'number')
+
+    def test_a_notice_without_a_value_is_not_none_at_all(self):
+        self.refuse(['wait-clear', '--notify'], '--notify')
+
+    def test_a_delete_character_does_not_reach_the_terminal(self):
+        self.assertEqual(self.call('hit', 'a', 'x\x7fy')[0], 0)
+        out = self.call('status')[1]
+        self.assertNotIn('\x7f', out)
+        self.assertEqual(json.loads(out.splitlines()[0])['why'], 'x\x7fy')
+
+    def test_block_says_for_how_long(self):
+        self.assertRegex(self.call('block', '2', 'suspended')[2], r'\Agwt-gate: .*7200 s.*suspended\n\Z')
+
+    def test_challenge_says_by_its_exit_code_whether_there_is_a_wall(self):
+        for page, answer in (('<p>record 1', (1, 'none\n', '')), (WIDGET, (0, 'hcaptcha\n', ''))):
+            self.assertEqual(self.call('challenge', self.file('answer', page)), answer)
+
+    def test_what_is_no_file_is_no_answer_and_no_hang(self):
+        fifo = os.path.join(self.temporary(), 'fifo')
+        os.mkfifo(fifo)
+        for path in (fifo, os.path.dirname(fifo), os.devnull):
+            with self.subTest(path):
+                self.refuse(['challenge', path], path)
+
 
 class ProgramProcess(ProgramCase):
     """What only a process of its own can show."""
@@ -2556,6 +2677,12 @@ class StandardInput(GateCase):
         self.assertEqual(out.count('\n'), 3)
         self.assertTrue(all(line.isprintable() for line in out.splitlines()))
         self.assertEqual(self.run_program(b'wait', b'--\xff')[0], 2)
+
+    def test_one_that_is_closed_is_a_clear_error(self):
+        done = subprocess.run(['sh', '-c', 'exec "$@" <&-', 'sh', sys.executable, PROGRAM, 'challenge', '-'],
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=self.environment(), timeout=60)
+        self.assertEqual((done.returncode, done.stdout), (2, b''))
+        self.assertRegex(done.stderr, rb'\Agwt-gate: standard input: [^\n]+\n\Z')
 
 
 # --- Real lanes -----------------------------------------------------------------------------------------------------
@@ -3439,6 +3566,54 @@ class QueueFakeClock(GateCase):
         self.clock.advance(0.1)
         self.assertNotIn('waiting', gate.status())
 
+    @in_each_order
+    def test_a_slot_is_not_free_before_a_parking_ends_so_that_grace_starts_then(self, lanes):
+        gate = self.gate(start=2)
+        lanes.ask(0, gate, 'first')
+        lanes.at(1, self.said, gate.human, 'x', 'captcha')
+        lanes.at(2, self.ghosts, gate, 2)
+        lanes.at(16, gate.clear, 'solved')
+        lanes.ask(16.5, gate, 'a')
+        self.run_lanes()
+        self.assert_served([(0, 'first'), (17, 'a')])  # 16 + 1
+
+    def test_those_who_let_a_free_slot_go_by_are_not_shown_as_waiting(self):
+        gate = self.gate(start=2)
+        gate.wait('first')
+        self.ghosts(gate, 2)
+        self.assertEqual(gate.status()['waiting'], ['ghost0', 'ghost1'])
+        self.clock.advance(2 + 1 + 1)  # the gap, the grace, a look
+        self.assertNotIn('waiting', gate.status())
+
+    def test_who_waits_is_told_how_long_those_before_it_take(self):
+        gate = self.gate(start=10)
+        gate.wait('first')
+        self.ghosts(gate, 3)
+        told = []
+        with contextlib.suppress(KeyboardInterrupt):
+            def watch(left, why):
+                told.append((left, why))
+                raise KeyboardInterrupt
+            gate.wait('a', watch=watch)
+        self.assertEqual(told, [(40.0, '3 before it in the queue')])  # 10 for the first of them, and 3 * 10
+
+    def test_whoever_comes_after_a_lane_with_an_old_ticket_queues_up_behind_it(self):
+        # in a new directory tickets are counted from 0, and a lane that has waited since before comes back with its own
+        state, old = gwt_gate.State(2.0), {'ticket': 5, 'lane': 'old', 'priority': False}
+        gwt_gate.queue_up(state, old)
+        for lane in 'ab':
+            gwt_gate.queue_up(state, {'ticket': None, 'lane': lane, 'priority': False})
+        self.assertEqual([waiter['lane'] for waiter in state.queue], ['old', 'a', 'b'])
+
+    def test_a_refused_lane_leaves_the_queue(self):
+        gate = self.gate(start=2, max_wait=5)
+        gate.wait('first')
+        self.lanes.ask(0, gate, 'a')
+        self.lanes.at(0.5, gate.hit, 'x', '429')
+        self.run_lanes()
+        self.assertEqual([lane for _, lane, _ in self.lanes.refused], ['a'])
+        self.assertEqual(self.queue(), [])
+
 
 GRANTS = """
 import runpy, time
@@ -3728,13 +3903,6 @@ class QueueProcesses(GateCase):
         self.set_gap(self.gate, 0.3)
         self.assertEqual(process.communicate(timeout=30), (b'', b''))
         self.assertEqual(process.returncode, 0)
-
-    def test_a_lane_that_was_told_to_ignore_the_hangup_goes_on_waiting(self):
-        Gate(self.directory, start=1).wait('a')
-        process = self.start_program('wait', 'b', preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
-        self.until(lambda: self.state()['queue'])
-        process.send_signal(signal.SIGHUP)
-        self.assertEqual(process.wait(30), 0)
 
 
 # --- People ---------------------------------------------------------------------------------------------------------
@@ -4050,6 +4218,15 @@ class HumanFakeClock(NoticesCase):
             self.gate().human('a', CAPTCHA, PAGE, 'tell')
         self.assertEqual((seen[0]['what'], seen[0]['url']), (CAPTCHA, PAGE))
 
+    def test_the_program_of_a_notice_may_begin_with_a_tilde(self):
+        with mock.patch.dict(os.environ, HOME='/home/of a lane'):
+            self.gate().human('a', '~/what', '', '~/bin/tell {what} ~/x')
+        self.assertEqual(self.notices, [['/home/of a lane/bin/tell', '~/what', '~/x']])
+
+    def test_a_nul_in_a_text_does_not_keep_a_person_from_being_told(self):
+        self.gate().human('a', 'captcha\0', '', 'tell {what}')
+        self.assertEqual(self.notices, [['tell', 'captcha\\x00']])
+
 
 class WaitClearFakeClock(NoticesCase):
     def test_a_gate_that_is_not_parked_needs_no_wait(self):
@@ -4248,6 +4425,51 @@ class WaitClearFakeClock(NoticesCase):
         self.assertIs(gate.wait_clear('true', every=1000), True)
         self.assertEqual(([at for at, _ in self.probes], self.clock.sleeps), ([0, 0], []))
 
+    def test_a_parking_behind_a_clear_is_waited_for_like_the_first(self):
+        gate = self.gate()
+        self.park(gate)
+
+        def again():
+            gate.clear('solved')
+            self.park(gate, 'b', 'another')
+            return True  # comes too late for the first, and says nothing of the second
+
+        self.probe_results = [again, True]
+        self.assertIs(gate.wait_clear('true', every=60, timeout=100), True)
+        self.assertEqual(len(self.probes), 2)
+
+    def test_a_new_parking_has_its_own_time(self):
+        gate = self.gate()
+        self.park(gate)
+        start = self.now()
+
+        def act():
+            gate.clear('solved')
+            self.park(gate, 'b', 'another')
+
+        self.meanwhile(gate, 150, act)
+        self.assertIs(gate.wait_clear(timeout=100, notify='tell'), False)
+        self.assertAlmostEqual(self.now() - start, 150 + 200, delta=1.5)
+
+    def test_a_reminder_is_cut_like_any_notice(self):
+        gate = self.gate()
+        self.said(gate.human, 'a', 'w' * 3000)
+        gate.wait_clear(timeout=5, notify='tell {what}')
+        self.assertEqual([len(words[1]) for words in self.notices], [2000])
+
+    def test_a_probe_that_cannot_be_run_takes_no_turn_from_another(self):
+        gate = self.gate()
+        self.park(gate)
+
+        def cannot():
+            raise GateError('the probe cannot be run')
+
+        self.probe_results = [cannot, True]
+        with self.assertRaises(GateError):
+            gate.wait_clear('true', every=60)
+        self.assertIs(gate.wait_clear('true', every=60), True)
+        self.assertEqual([moment for moment, _ in self.probes], [0, 0])
+
 
 def open_text(path):
     with open(path, encoding='utf-8') as file:
@@ -4430,6 +4652,27 @@ class HumanTests(ProgramsCase):
                 self.assertEqual((code, out), (2, ''))
                 self.assertRegex(err, r'\Agwt-gate: .*\n\Z')
         self.unwritten()
+
+    def test_half_a_surrogate_pair_does_not_keep_a_notice_from_being_told(self):
+        self.assertIs(Gate(self.directory).human('a', 'captcha \ud83d', '', self.notice('{what}')), True)
+        self.assertEqual(self.runs(), [[self.ALONE, b'captcha \\ud83d']])
+
+    def test_a_page_beyond_ascii_where_the_locale_knows_none(self):
+        env = self.environment(LC_ALL='C', PYTHONUTF8='0', PYTHONCOERCECLOCALE='0')
+        self.run_program(b'human', b'a', b'captcha', b'--url', 'https://x.example/Z\u00fcrich'.encode(), env=env)
+        self.assertEqual(self.state()['human']['url'], 'https://x.example/Z\u00fcrich')
+
+    def test_nohup_keeps_its_promise(self):
+        Gate(self.directory).human('a', 'captcha', '', 'true')
+        process = self.start('sh', '-c', 'trap "" HUP; exec "$@"', 'sh', sys.executable, PROGRAM,
+                             '--dir', self.directory, 'wait-clear', '--probe', self.shell_word('echo >%s/up; exit 1'))
+        self.until(lambda: os.path.exists(os.path.join(self.kept, 'up')))
+        process.send_signal(signal.SIGHUP)
+        Gate(self.directory).clear('solved')
+        self.assertEqual(process.wait(20), 0)
+
+    def shell_word(self, script):
+        return "sh -c '%s'" % (script % self.kept)
 
 
 class HurriedTime:
@@ -4945,6 +5188,15 @@ class LimitFakeClock(GateCase):
                     self.gate(**settings)
                 self.assertIn(name, str(caught.exception))
 
+    def test_of_two_limits_the_later_one_is_named(self):
+        for settings, text in (({'burst': 1, 'cooldown': 600}, 'the site allows 1 request an hour'),
+                               ({'burst': 1, 'cooldown': 5000}, 'the site allows 1 request every 5000 s')):
+            with self.subTest(text):
+                self.anew()
+                gate = self.gate(per_hour=1, max_wait=120, **settings)
+                gate.wait('a')
+                self.assertEqual(self.refused(gate).why, text)
+
 
 class LimitTests(ProgramsCase):
     def test_three_an_hour_are_three_for_all_calls_together(self):
@@ -5261,6 +5513,22 @@ class ProfileFakeClock(GateCase):
         with mock.patch.dict(os.environ, GWT_GATE_PROFILES='/nonexistent'):  # set once for all sites
             self.assertEqual(Gate.from_env(self.directory).settings.limit.windows, ())
         self.unwritten()
+
+    def test_a_quote_joins_no_lines(self):
+        table = self.table('host\tburst\tcooldown\tsource', 'a.example\t1\t2\t"as they say', 'b.example\t3\t4\tit is"')
+        self.assertEqual(load_profile('a.example', table)['burst'], 1)
+        self.assertEqual(load_profile('b.example', table)['burst'], 3)
+
+    def test_a_cell_that_is_no_number_is_refused_beside_a_good_one(self):
+        table = self.table('host\tper_hour\tcooldown', 'a.example\tmany\t60')
+        with self.assertRaises(ValueError) as caught:
+            load_profile('a.example', table)
+        self.assertIn('per_hour', str(caught.exception))
+
+    def test_a_table_without_a_profile_is_refused(self):
+        with self.assertRaises(ValueError) as caught:
+            Gate.from_env(self.directory, profiles='own.tsv')
+        self.assertIn('profiles', str(caught.exception))
 
 
 # --- Tokens ---------------------------------------------------------------------------------------------------------
@@ -5677,6 +5945,32 @@ class WallTraps(unittest.TestCase):
             with self.subTest(page=page):
                 self.assertEqual(challenge(page.replace('<b%s', '<b>b</b>%s') % WIDGET), 'hcaptcha')
 
+    def test_more_pages_that_only_look_like_a_wall(self):
+        for trap, page in (
+                ('link to a picture of its host', '<a href="https://captcha.perfdrive.com/logo.png">What is it?</a>'),
+                ('second class attribute', '<div class="box" class="h-captcha"></div>'),
+                ('options in a template', '<script type="text/x-template">window._cf_chl_opt = {}</script>'),
+                ('quote that is never closed', '<p title="a ><div class=h-captcha>'),
+                ('comment with several elements', '<!-- <p>a</p><p>' + WIDGET + '</p> --><p>a')):
+            with self.subTest(trap):
+                self.assertIsNone(challenge(page))
+
+    def test_more_marks(self):
+        for mark, name, page in (
+                ('JSON, saved by a browser', 'datadome', '<html><head></head><body><pre>'
+                 '{"url": "https://geo.captcha-delivery.com/captcha/?a=b"}</pre></body></html>'),
+                ('behind a login', 'cloudflare', 'HTTP/1.1 401 Unauthorized\r\nWWW-Authenticate: Digest\r\n\r\n'
+                 'HTTP/2 403\r\ncf-mitigated: challenge\r\n\r\n'),
+                ('UTF-16, hardly any ASCII', 'hcaptcha', ('\u4e2d' * 200 + WIDGET).encode('utf-16'))):
+            with self.subTest(mark):
+                self.assertEqual(challenge(page), name)
+
+    def test_backslashes_in_the_url_are_slashes(self):
+        self.assertEqual(challenge('', 'https:\\\\validate.perfdrive.com\\a'), 'perfdrive')
+
+    def test_an_entity_of_thousands_of_digits_raises_nothing(self):
+        self.assertIsNone(challenge('<p>&#%s;</p>' % ('9' * 5000)))
+
 
 class WallURL(unittest.TestCase):
     def test_the_host_and_path_of_the_final_url_count(self):
@@ -6042,6 +6336,14 @@ class DamageFakeClock(GateCase):
                                  lambda gate=gate: gate.clear('x'), gate.status):
                         with contextlib.suppress(GateError):
                             json.dumps(verb(), allow_nan=False)
+
+    def test_a_count_of_thousands_of_digits_is_damage(self):
+        # one more has a digit more, which newer Pythons refuse to write
+        for text in ('{"next_ticket": %s}', '{"priority_run": %s}'):
+            with self.subTest(text):
+                self.write_state(text % ('9' * 4300))
+                with self.assertRaises(GateError):
+                    self.gate().wait('a')
 
 
 class Damage(ProgramCase):
@@ -6493,6 +6795,37 @@ class NoRoom(GateCase):
             with self.assertRaisesRegex(GateError, 'Read-only file system'):
                 verb()
 
+    def fsync(self, code, seen=None):
+        def fsync(fd):
+            entry = os.fstat(fd)
+            if seen is not None:
+                seen.append(entry.st_ino)
+            if code and stat.S_ISDIR(entry.st_mode):
+                raise OSError(code, os.strerror(code))
+        return mock.patch.object(os, 'fsync', fsync)
+
+    def test_a_file_system_that_cannot_flush_a_directory_will_do(self):
+        with self.fsync(errno.EINVAL):
+            self.gate().wait('a')
+
+    def test_a_directory_that_is_not_on_the_disk_gives_no_slot(self):
+        with self.fsync(errno.EIO), self.assertRaises(GateError):
+            self.gate().wait('a')
+
+    def test_a_new_directory_is_on_the_disk_with_its_name(self):
+        seen = []
+        with self.fsync(0, seen):
+            self.gate().wait('a')
+        self.assertIn(os.stat(os.path.dirname(self.directory)).st_ino, seen)
+
+    def test_a_directory_that_another_process_makes_at_the_same_moment_will_do(self):
+        def makedirs(path, mode=0o777, exist_ok=False, real=os.makedirs):
+            real(path, 0o700, exist_ok=True)
+            real(path, mode, exist_ok=exist_ok)
+
+        with mock.patch.object(os, 'makedirs', makedirs):
+            self.assertEqual(self.gate().wait('a'), 0.0)
+
 
 class Forbidden(GateCase):
     """Directories that cannot be used, or only read; as another user where the tests run as root."""
@@ -6612,6 +6945,18 @@ class Forbidden(GateCase):
         outcomes = self.child(starved).answer()
         self.assertEqual({kind for kind, _ in outcomes[:-1]}, {'GateError'})
         self.assertIsInstance(outcomes[-1], float)
+
+    def test_a_lock_that_may_not_even_be_read_gives_no_slot(self):
+        if os.geteuid() != 0:
+            self.skipTest('it takes root to make a file of another user')
+        self.gate().wait('a')
+        os.chmod(self.directory, 0o777)
+        os.chmod(self.path('lock'), 0)
+        os.chmod(self.path('state.json'), 0o644)
+        os.chmod(self.path('calls.log'), 0o666)
+        self.clock.advance(15)
+        self.assertEqual(self.other(lambda: self.gate().wait('b'))[0], 'GateError')
+        self.assertEqual(self.other(lambda: self.gate().status()['gap_s']), 15.0)
 
 
 class TwoUsers(GateCase):
@@ -7134,6 +7479,7 @@ class Homes(GateCase):
         raise KeyError(uid)
 
     def test_without_a_home_only_a_full_path_works(self):
+        'x'.encode('unicode_escape')  # another user may not be able to load the codec from where Python lies
         os.chmod(os.path.dirname(self.directory), 0o777)
         self.assertIsInstance(self.nobody(lambda: Gate(self.directory).wait('a')), float)
         for directory in (None, '~', '~/gate', '~/two\nlines\x1b[2J'):
