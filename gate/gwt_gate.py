@@ -795,13 +795,14 @@ class Hold:
         """
         deadline = time.monotonic() + LOCK_TIMEOUT_S
         while True:
+            removed = False
             # whoever presses Ctrl-Z must not stop all the others
             held_back = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTSTP])
             try:
                 if self._enter(deadline):
                     return function(self)
             except FileNotFoundError:  # what we use we have made: somebody removes the directory, go on in a new one
-                time.sleep(0.01)
+                removed = True
             except OSError as error:
                 name = error.filename
                 where = os.fsdecode(os.path.join(os.fsencode(self.path), os.fsencode(name))) if name else self.path
@@ -816,6 +817,8 @@ class Hold:
                     signal.pthread_sigmask(signal.SIG_SETMASK, held_back)
             if time.monotonic() > deadline:
                 raise GateError('%s or its lock file is removed again and again' % one_line(self.path))
+            if removed:
+                time.sleep(0.01)  # not before the lock is free
 
     def _enter(self, deadline: float) -> bool:
         try:
